@@ -1,0 +1,1 @@
+"""Servers that stand in for the outside world in tests and benchmarks."""
