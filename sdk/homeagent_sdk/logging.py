@@ -76,7 +76,8 @@ def configure(service: str, data_dir: Path, level: str | None = None) -> None:
     :param level: debug, info, warn or error; default ``HOMEAGENT_LOG_LEVEL``, else info
     """
     folder = Path(data_dir) / "log"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     sink = _Sink(service, _LogFile(folder / f"{service}.log"))
     structlog.configure(
         processors=[
