@@ -1,0 +1,1 @@
+"""The kernel: the bus hub, turns and lanes, stages, tools, channels, the journal and the configuration."""
