@@ -1,0 +1,1 @@
+"""The bus client: one :class:`Peer` per process."""
