@@ -107,8 +107,9 @@ class _Lane:
                 self._connection = self._open_connection()
             self._run(self._connection, batch)
         except BaseException as error:
-            # A file that was replaced, or a disk that came back, is only seen by a new connection.
-            self._drop_connection()
+            if isinstance(error, (apsw.IOError, apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError)):
+                # A file that was put back, or a disk that was mounted again, is only seen by a new connection.
+                self._drop_connection()
             for request in batch:
                 request.error = request.error or storage_error(error, self._path)
 
@@ -215,6 +216,13 @@ class Database:
         name = self.path.stem
         self._writer = _Writer(f"{name}-writer", self._connect, self.path, self._queue_limit)
         self._reader = _Reader(f"{name}-reader", self._connect_to_read, self.path, self._queue_limit)
+        try:
+            # Both touch the file now: a disk that fills up later has no room for what a first access makes.
+            await self._writer.do(_touch)
+            await self._reader.do(_touch)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Finish what waits, close the file; safe to call twice."""
@@ -285,6 +293,10 @@ class Database:
         connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA query_only=ON")
         return connection
+
+
+def _touch(connection: apsw.Connection) -> None:
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
 
 
 def storage_error(error: BaseException, path: Path) -> BaseException:

@@ -40,7 +40,7 @@ HISTORY = f"""SELECT {_COLUMNS} FROM turns
     WHERE channel = :channel AND conversation = :conversation AND (:principal IS NULL OR principal = :principal)
     ORDER BY sequence DESC LIMIT :limit"""
 CONVERSATIONS = """SELECT conversation, title, last_time FROM conversations
-    WHERE channel = ? AND principal = ? ORDER BY last_time DESC, conversation LIMIT ?"""
+    WHERE channel = ? AND principal = ? ORDER BY last_time DESC, conversation DESC LIMIT ?"""
 UNREMEMBERED = f"SELECT {_COLUMNS} FROM turns WHERE {_UNREMEMBERED} ORDER BY sequence LIMIT :limit"
 MARK_REMEMBERED = "UPDATE turns SET remembered = 1 WHERE turn_id = ? AND remembered = 0"
 PRUNE = f"""DELETE FROM turns WHERE sequence IN (
