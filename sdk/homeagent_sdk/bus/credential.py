@@ -7,9 +7,10 @@ import hashlib
 import hmac
 import json
 import socket
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from homeagent_sdk.errors import Denied, Unavailable
 
@@ -30,9 +31,10 @@ class Secret:
         return prove(self.secret, self.name, nonce)
 
 
-class Credential(Protocol):
+class Credential(ABC):
     """Where a peer's secret comes from; asked at every hello, since a token is good for one hello only."""
 
+    @abstractmethod
     async def secret(self) -> Secret:
         """Return the secret for the next hello.
 
@@ -40,23 +42,11 @@ class Credential(Protocol):
         :raises Unavailable: not at the moment
         """
 
+    @staticmethod
+    def from_key_file(name: str, path: Path) -> KeyCredential:
+        """Read the key that a service or the ``homeagent`` command shares with the kernel.
 
-def prove(secret: str, name: str, nonce: bytes) -> bytes:
-    """Return HMAC-SHA256 under ``secret`` over ``homeagent-bus-1|<name>|<nonce>``."""
-    return hmac.new(secret.encode(), b"homeagent-bus-1|" + name.encode() + b"|" + nonce, hashlib.sha256).digest()
-
-
-class KeyCredential:
-    """A secret shared with the kernel for good: services and the ``homeagent`` command."""
-
-    def __init__(self, name: str, secret: str) -> None:
-        self._secret = Secret(name, secret)
-
-    @classmethod
-    def from_key_file(cls, name: str, path: Path) -> KeyCredential:
-        """Read the key from a file.
-
-        :raises Denied: the file is missing, unreadable or empty
+        :raises Denied: the file is missing, unreadable or holds no key
         """
         try:
             key = path.read_text(encoding="ascii").strip()
@@ -67,19 +57,36 @@ class KeyCredential:
             ) from error
         if len(key) < 32:
             raise Denied(f"the key file {path} holds no key", hint="delete it and run `homeagent up` again")
-        return cls(name, key)
+        return KeyCredential(name, key)
+
+    @staticmethod
+    def from_token_channel(descriptor: int) -> TokenChannel:
+        """Use a plugin's line to its supervisor; ``descriptor`` is one end of a stream socket pair."""
+        return TokenChannel(descriptor)
+
+
+def prove(secret: str, name: str, nonce: bytes) -> bytes:
+    """Return HMAC-SHA256 under ``secret`` over ``homeagent-bus-1|<name>|<nonce>``."""
+    return hmac.new(secret.encode(), b"homeagent-bus-1|" + name.encode() + b"|" + nonce, hashlib.sha256).digest()
+
+
+class KeyCredential(Credential):
+    """A secret shared with the kernel for good: services and the ``homeagent`` command."""
+
+    def __init__(self, name: str, secret: str) -> None:
+        self._secret = Secret(name, secret)
 
     async def secret(self) -> Secret:
         """Return the key."""
         return self._secret
 
 
-class TokenChannel:
+class TokenChannel(Credential):
     """A plugin's line to its supervisor: one-time tokens come in, reports of its state go out.
 
     Line protocol on a stream socket pair: the plugin writes ``token`` and reads one line of JSON, ``{"name", "token",
-    "generation"}`` or ``{"error"}``; it may write a line of JSON ``{"state": "running"}`` or ``{"state": "failed", "reason"}``.
-    End of file means that the supervisor is gone.
+    "generation"}`` or ``{"error"}``; it may write a line of JSON, ``{"state": "running"}`` or ``{"state": "failed",
+    "reason"}``. End of file means that the supervisor is gone.
     """
 
     def __init__(self, descriptor: int) -> None:

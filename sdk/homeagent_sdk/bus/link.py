@@ -1,8 +1,8 @@
 """A ZeroMQ socket in an asyncio loop, drained on its file descriptor.
 
 ``zmq.asyncio`` makes one Future per message and costs 116 µs a round trip; draining the socket whenever its descriptor
-wakes costs 82 (measured; see ``docs/decisions/0003-fd-drain.md``). The descriptor is *edge-triggered*: each wake-up must read
-``ZMQ_EVENTS``, and each send must look again, or a message may wait for ever.
+wakes costs 82 (measured; see ``docs/decisions/0003-fd-drain.md``). The descriptor is *edge-triggered*: each wake-up
+must read ``ZMQ_EVENTS``, and each send must look again, or a message may wait for ever.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Link:
         """Begin to deliver messages in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.FD, self._drain)
-        self._look_again()
+        self.look_again()
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message, or keep it until the socket takes it.
@@ -59,10 +59,11 @@ class Link:
         if self._queue or not self._try_send(frames):
             if len(self._queue) >= self._queue_limit:
                 raise Overloaded(
-                    f"{len(self._queue)} messages wait for the bus already", hint="the kernel is slow or gone; try later"
+                    f"{len(self._queue)} messages wait for the bus already",
+                    hint="the kernel is slow or gone; try later",
                 )
             self._queue.append(frames)
-        self._look_again()
+        self.look_again()
 
     def forget_queue(self) -> int:
         """Drop what waits to be sent, and return how much that was: it was meant for a hub that is gone."""
@@ -79,6 +80,9 @@ class Link:
         self._queue.clear()
         self._socket.close(linger=linger_ms)
 
+    def _events(self) -> int:
+        return int(self._socket.getsockopt(zmq.EVENTS))
+
     def _try_send(self, frames: Sequence[Buffer]) -> bool:
         try:
             self._socket.send_multipart(frames, zmq.DONTWAIT, copy=True)
@@ -86,9 +90,10 @@ class Link:
             return False
         return True
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
+        """Notice what arrived unannounced; needed after anything but this link has used the socket."""
         if not self._is_drain_scheduled and self._loop is not None:
-            if self._socket.getsockopt(zmq.EVENTS) & (zmq.POLLIN | (zmq.POLLOUT if self._queue else 0)):
+            if self._events() & (zmq.POLLIN | (zmq.POLLOUT if self._queue else 0)):
                 self._is_drain_scheduled = True
                 self._loop.call_soon(self._drain)
 
@@ -98,16 +103,16 @@ class Link:
             return
         self._flush()
         for _ in range(_BURST):
-            if not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if not self._events() & zmq.POLLIN:
                 return
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=self._copy)
             except zmq.Again:
                 return
-            self._on_message(frames)
+            self._on_message(frames)  # type: ignore[arg-type]
             if self._socket.closed:
                 return
-        self._look_again()
+        self.look_again()
 
     def _flush(self) -> None:
         while self._queue and self._try_send(self._queue[0]):
