@@ -13,8 +13,10 @@ from homeagent_sdk.errors import Invalid
 from homeagent_sdk.plugin.durations import parse_duration
 from homeagent_sdk.plugin.messages import STAGES
 
-RESERVED_NAMES = frozenset({"kernel", "memory", "provider", "host", "hub", "gateway", "ring", "unbound"})
-"""Names of the bus; no plugin may bear one, nor one that begins with ``operator``."""
+RESERVED_NAMES = frozenset(
+    {"kernel", "memory", "provider", "host", "hub", "gateway", "ring", "core", "plugin", "unbound"}
+)
+"""Names of the bus and of the configuration; no plugin may bear one, nor one that begins with ``operator``."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SETTING_KEY = re.compile(r"[a-z][a-z0-9_.]{0,63}")

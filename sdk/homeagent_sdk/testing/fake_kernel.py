@@ -56,6 +56,7 @@ class FakeKernel:
         self.follow_errors: list[HomeAgentError] = []
         self.submit_errors: list[HomeAgentError] = []
         self.models: list[str] = ["fake"]
+        self._has_registered = asyncio.Condition()
         self._turns: dict[str, dict[str, Any]] = {}
         self._delivered: dict[tuple[str, str], str] = {}
         for verb in ("define_settings", "register", "authenticate", "submit", "stop", "history", "conversations"):
@@ -86,6 +87,12 @@ class FakeKernel:
         self.bus.epoch = f"{self.bus.epoch}+"
         for peer in list(self.bus.peers.values()):
             await peer.start()
+
+    async def wait_registered(self, plugin: str, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Wait until a plugin has registered, and return what; after :meth:`restart` that is anew."""
+        async with asyncio.timeout(timeout_s), self._has_registered:
+            await self._has_registered.wait_for(lambda: plugin in self.registered)
+        return self.registered[plugin]
 
     async def set_setting(self, plugin: str, key: str, value: Any) -> None:
         """Change a plugin's setting and tell everyone."""
@@ -122,7 +129,9 @@ class FakeKernel:
         return {"settings": {**defaults, **self.settings.get(plugin, {})}}
 
     async def _register(self, body: Any, call: CallContext) -> dict[str, Any]:
-        self.registered[call.origin.name] = body
+        async with self._has_registered:
+            self.registered[call.origin.name] = body
+            self._has_registered.notify_all()
         return {}
 
     async def _authenticate(self, body: Any, call: CallContext) -> dict[str, Any]:
