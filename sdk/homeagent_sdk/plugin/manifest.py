@@ -211,9 +211,8 @@ def _stage(value: Any, field: str) -> StageGrant:
     if stage not in STAGES:
         raise _wrong(field, f"one of {', '.join(STAGES)}", stage)
     if changes - STAGES[stage]:
-        raise Invalid(
-            f"{field}.changes: {stage} may change {', '.join(sorted(STAGES[stage])) or 'nothing'}", field=field
-        )
+        allowed = ", ".join(sorted(STAGES[stage])) or "nothing"
+        raise Invalid(f"{field}.changes: {stage} may change {allowed}", field=f"{field}.changes")
     return StageGrant(stage, changes)
 
 
