@@ -1,0 +1,1 @@
+"""The chat page, its login, and the OpenAI-compatible API, over HTTP."""
