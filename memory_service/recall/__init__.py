@@ -1,0 +1,1 @@
+"""From a question to the events worth putting before the model."""

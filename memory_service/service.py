@@ -1,0 +1,83 @@
+"""The memory service on the bus: what it answers, and whom it tells."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from homeagent_sdk.bus.abc import BusPeer, CallContext
+from homeagent_sdk.errors import HomeAgentError
+from memory_service.model import Event
+from memory_service.recall.recall import Recall
+from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
+from memory_service.store.abc import EventStore
+from memory_service.words.segmenter import Segmenter
+
+
+class MemoryService:
+    """Serves ``memory.append``, ``recall``, ``search``, ``stats`` and ``health``.
+
+    Who may call what is the hub's to decide; that nobody sees another's events is decided here and in the store.
+    """
+
+    def __init__(self, peer: BusPeer, store: EventStore, segmenter: Segmenter) -> None:
+        self._peer = peer
+        self._store = store
+        self._segmenter = segmenter
+        self._recall = Recall(store, segmenter)
+        self._log = structlog.get_logger("memory_service")
+
+    def serve(self) -> None:
+        """Register the methods; call it before the peer starts."""
+        self._peer.serve("memory.append", self.append)
+        self._peer.serve("memory.recall", self.recall)
+        self._peer.serve("memory.search", self.search)
+        self._peer.serve("memory.stats", self.stats)
+        self._peer.serve("memory.health", self.health)
+
+    async def append(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Store an event; ``stored`` is False only if it asked not to be remembered.
+
+        Repeating an event that is stored already succeeds and changes nothing.
+        """
+        event = parse_append(body)
+        if event is None:
+            return {"stored": False}
+        if await self._store.append(event):
+            await self._tell(event)
+        return {"stored": True}
+
+    async def recall(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Find what belongs to a question, out of what the whole audience may see."""
+        request = parse_recall(body)
+        recalled = await self._recall.recall(
+            request.query,
+            request.audience,
+            exclude=request.exclude,
+            limit=request.limit,
+            budget_tokens=request.budget_tokens,
+        )
+        return recalled_body(recalled)
+
+    async def search(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Find events for the operator: of everybody, or as one principal would see them."""
+        request = parse_search(body)
+        audience = None if request.principal is None else (request.principal,)
+        return recalled_body(await self._recall.recall(request.query, audience, limit=request.limit))
+
+    async def stats(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Count what there is."""
+        return asdict(await self._store.stats())
+
+    async def health(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Say how the service is, without touching the disk."""
+        return {**self._store.health(), "dictionary_loaded": self._segmenter.is_loaded}
+
+    async def _tell(self, event: Event) -> None:
+        try:
+            await self._peer.publish("memory.appended", {"id": event.id, "channel": event.channel, "time": event.time})
+        except HomeAgentError as error:
+            # The event is stored: that it could not be announced must not make the caller believe otherwise.
+            self._log.warning("event not announced", event_id=event.id, error=str(error))

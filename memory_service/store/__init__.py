@@ -1,0 +1,1 @@
+"""Where the memory lies: one interface (:mod:`.abc`), one implementation on SQLite (:mod:`.sqlite`)."""

@@ -1,0 +1,67 @@
+"""Reading threads, each with a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from homeagent_sdk.errors import Overloaded
+from memory_service.store.connection import open_for_reading, translated
+
+T = TypeVar("T")
+
+
+class Readers:
+    """Runs questions to the database in threads; they neither wait for the writer nor hold it up.
+
+    :param prepare: called with each new connection
+    :param threads: so many questions run at once
+    :param capacity: so many may wait or run; more are refused with ``overloaded``
+    """
+
+    def __init__(
+        self, path: Path, prepare: Callable[[apsw.Connection], None], *, threads: int = 2, capacity: int = 128
+    ) -> None:
+        self._path = path
+        self._prepare = prepare
+        self._capacity = capacity
+        self._busy = 0
+        self._mine = threading.local()
+        self._connections: list[apsw.Connection] = []
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memory-reader")
+
+    async def run(self, question: Callable[[apsw.Connection], T]) -> T:
+        """Run a question and return its answer.
+
+        :raises Overloaded: too many wait already
+        :raises Unavailable: the database cannot be read
+        """
+        if self._busy >= self._capacity:
+            raise Overloaded(f"{self._busy} questions to {self._path} wait already", hint="try again in a second")
+        self._busy += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._ask, question)
+        finally:
+            self._busy -= 1
+
+    def close(self) -> None:
+        """Finish the questions under way and close; blocks until then."""
+        self._pool.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+    def _ask(self, question: Callable[[apsw.Connection], T]) -> T:
+        with translated(self._path):
+            connection: apsw.Connection | None = getattr(self._mine, "connection", None)
+            if connection is None:
+                connection = open_for_reading(self._path)
+                self._connections.append(connection)
+                self._prepare(connection)
+                self._mine.connection = connection
+            return question(connection)

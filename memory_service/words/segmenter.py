@@ -1,0 +1,59 @@
+"""jieba, loaded late and quietly: its dictionary takes 85 MB and most of a second."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+class Segmenter:
+    """Cuts runs of Chinese characters into words.
+
+    The dictionary is loaded by the first cut, or by :meth:`load` beforehand; the first caller waits for it, others
+    with it. Any number of threads may cut at once.
+
+    :param cache_dir: where jieba keeps its dictionary in binary form. Its default is the world-writable temporary
+        folder, from which it would load whatever somebody else had put there
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+        self._lock = threading.Lock()
+        self._jieba: Any = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the dictionary is in memory."""
+        return self._jieba is not None
+
+    def load(self) -> None:
+        """Load the dictionary, if that has not happened yet; takes about a second of processor time."""
+        with self._lock:
+            if self._jieba is None:
+                self._jieba = _load(self._cache_dir)
+
+    def cut(self, characters: str) -> Iterable[str]:
+        """Return the words of a run, the long ones followed by the words that they contain."""
+        self.load()
+        words: Iterable[str] = self._jieba.cut_for_search(characters)
+        return words
+
+
+def _load(cache_dir: Path) -> Any:
+    with warnings.catch_warnings():
+        # jieba 0.42.1 has invalid escape sequences, and imports pkg_resources: both warn, neither can be repaired here.
+        warnings.simplefilter("ignore")
+        import jieba
+
+    jieba.default_logger.removeHandler(jieba.log_console)
+    jieba.setLogLevel(logging.WARNING)
+    cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tokenizer = jieba.Tokenizer()
+    tokenizer.tmp_dir = str(cache_dir)
+    tokenizer.cache_file = "jieba.cache"
+    tokenizer.initialize()
+    return tokenizer
