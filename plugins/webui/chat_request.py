@@ -36,8 +36,8 @@ class ChatRequest:
 
     model: str
     text: str
-    history: tuple[Message, ...]
-    """User and assistant messages before the input."""
+    messages: tuple[Message, ...]
+    """What was said up to and with the input."""
     conversation: str | None
     """As the client calls it, or None if it gave no name."""
     no_memory: bool
@@ -72,12 +72,13 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise Refused("bad_field", param="messages", expected="messages")
     at = _last_user_message(messages)
+    text = input_text(messages[at].get("content"), f"messages[{at}].content")
     metadata = _typed(given, "metadata", dict, "object") or {}
     options = _typed(given, "stream_options", dict, "object") or {}
     return ChatRequest(
         model=_typed(given, "model", str, "text") or "homeagent",
-        text=input_text(messages[at].get("content"), f"messages[{at}].content"),
-        history=tuple(_history(messages[:at])),
+        text=text,
+        messages=(*_history(messages[:at]), ("user", text)),
         conversation=_conversation(given, metadata),
         no_memory=_flag(metadata, "no_memory", "metadata.no_memory"),
         stream=_flag(given, "stream", "stream"),

@@ -22,7 +22,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A conversation as it stood after an answer."""
+    """A conversation as it stood after a message."""
 
     digest: bytes
     """Stands for the principal and all messages up to there."""
@@ -32,14 +32,17 @@ class Point:
 
 
 class HistoryIndex:
-    """Points of conversations, by digest. In memory; what :meth:`record` returns has to be kept by the caller."""
+    """Points of conversations, by digest. In memory; the points that it returns have to be kept by the caller."""
 
     def __init__(self, points: Iterable[Point] = ()) -> None:
-        self._points: OrderedDict[bytes, dict[str, None]] = OrderedDict()
+        self._points: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
         self._heads: dict[str, bytes] = {}
         self._count = 0
         for point in points:
             self._add(point)
+
+    def __len__(self) -> int:
+        return self._count
 
     def find(self, principal: str, history: Sequence[Message]) -> str | None:
         """Return the conversation that the history belongs to.
@@ -48,38 +51,46 @@ class HistoryIndex:
         began with the same words, the one in which nothing else was said since is meant.
         """
         for digest in reversed(_digests(principal, history)):
-            conversations = self._points.get(digest)
-            if conversations:
+            newest_first = self._points.get(digest)
+            if newest_first:
                 self._points.move_to_end(digest)
-                newest_first = list(reversed(conversations))
                 return next((c for c in newest_first if self._heads.get(c) == digest), newest_first[0])
         return None
 
-    def claim(self, conversation: str) -> None:
-        """Note that a conversation goes on, so that a request at the same moment does not take it for its own."""
-        self._heads.pop(conversation, None)
+    def asked(self, principal: str, messages: Sequence[Message], conversation: str) -> Point:
+        """Remember that the last of ``messages`` was put to the agent in ``conversation``.
 
-    def record(
-        self, principal: str, history: Sequence[Message], conversation: str, answers: Sequence[str]
-    ) -> list[Point]:
-        """Remember that ``history`` of ``conversation`` was answered, and return the new points.
-
-        :param answers: the answer as the client may hold it: cut off where its connection ended; last, in full
+        From now on nothing else is taken for the conversation's next message.
         """
-        points = []
-        for number, answer in enumerate(answers, start=1):
-            digests = _digests(principal, [*history, ("assistant", answer)])
-            point = Point(digests[-1], conversation, number == len(answers))
-            self._add(point)
-            points.append(point)
-        return points
+        self._heads.pop(conversation, None)
+        point = Point(_digests(principal, messages)[-1], conversation, False)
+        self._add(point)
+        return point
+
+    def answered(self, principal: str, messages: Sequence[Message], answer: str, conversation: str) -> Point:
+        """Remember that the last of ``messages`` was answered."""
+        point = Point(_digests(principal, [*messages, ("assistant", answer)])[-1], conversation, True)
+        self._add(point)
+        return point
+
+    def forget(self, point: Point) -> None:
+        """Forget a point; that of a question is not needed once the client has the whole answer."""
+        known = self._points.get(point.digest, ())
+        if point.conversation in known:
+            self._count -= 1
+            others = tuple(each for each in known if each != point.conversation)
+            if others:
+                self._points[point.digest] = others
+            else:
+                del self._points[point.digest]
 
     def _add(self, point: Point) -> None:
-        conversations = self._points.setdefault(point.digest, {})
-        self._points.move_to_end(point.digest)
-        if point.conversation not in conversations:
-            conversations[point.conversation] = None
+        known = self._points.get(point.digest, ())
+        if point.conversation not in known:
             self._count += 1
+        others = tuple(each for each in known if each != point.conversation)
+        self._points[point.digest] = (point.conversation, *others)
+        self._points.move_to_end(point.digest)
         if point.is_head:
             self._heads[point.conversation] = point.digest
         while self._count > POINTS:
@@ -91,13 +102,12 @@ class HistoryIndex:
 
 
 def _digests(principal: str, history: Sequence[Message]) -> list[bytes]:
-    """Return a digest for each assistant message: of the principal and all up to and with that message."""
+    """Return a digest for each message: of the principal and all up to and with that message."""
     chain = hashlib.sha256(principal.encode("utf-8", "replace"))
     digests = []
     for role, text in history:
         data = text.strip().encode("utf-8", "replace")
         chain.update(f"\x00{role}\x00{len(data)}\x00".encode())
         chain.update(data)
-        if role == "assistant":
-            digests.append(chain.digest()[:_DIGEST_BYTES])
+        digests.append(chain.digest()[:_DIGEST_BYTES])
     return digests

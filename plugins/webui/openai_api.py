@@ -19,7 +19,7 @@ from .chat_answer import KEEP_ALIVE, ChatAnswer, failure
 from .chat_request import ChatRequest, idempotency_key, parse_chat_request
 from .errors import AgentRefused, Refused, error_body, outcome_error
 from .guard import language_of, read_body, words
-from .history_index import HistoryIndex, Message
+from .history_index import HistoryIndex, Point
 from .identity import KeyRing, bearer_key
 from .paced import paced
 from .store import Store
@@ -40,9 +40,10 @@ class _Exchange:
     request: web.Request
     principal: Principal
     asked: ChatRequest
-    conversation: str
     turn: Turn
     answer: ChatAnswer
+    point: Point | None
+    """Where the conversation stands, if it has to be recognised by its history."""
 
 
 class OpenAiApi:
@@ -84,7 +85,10 @@ class OpenAiApi:
         given = Input(API_CHANNEL, conversation, asked.text, delivery_id, asked.no_memory, model)
         turn = await self._agent.submit(principal, given)
         answer = ChatAnswer(turn.turn_id, asked.model, conversation, asked.include_usage)
-        exchange = _Exchange(request, principal, asked, conversation, turn, answer)
+        point = None
+        if asked.conversation is None:
+            point = self._index.asked(principal.principal, asked.messages, conversation)
+        exchange = _Exchange(request, principal, asked, turn, answer, point)
         return await (self._stream(exchange) if asked.stream else self._whole(exchange))
 
     async def _principal(self, request: web.Request) -> Principal:
@@ -105,33 +109,34 @@ class OpenAiApi:
         """Return the conversation: by its name, else by its history, else a new one (the same for a repetition)."""
         if asked.conversation is not None:
             return asked.conversation
-        found = self._index.find(principal.principal, asked.history)
-        if found is None:
-            return f"c-{hashlib.sha256(delivery_id.encode()).hexdigest()[:24]}"
-        self._index.claim(found)
-        return found
+        found = self._index.find(principal.principal, asked.messages[:-1])
+        return found or f"c-{hashlib.sha256(delivery_id.encode()).hexdigest()[:24]}"
 
-    def _record(self, exchange: _Exchange, *answers: str) -> None:
-        """Remember the conversation by its history, once the client has its answer."""
-        if exchange.asked.conversation is not None:
+    def _record(self, exchange: _Exchange, answer: str, *, is_delivered: bool) -> None:
+        """Remember the conversation by its history, once the client has its answer, or as much of it as it got."""
+        asked = exchange.point
+        if asked is None:
             return
-        history: list[Message] = [*exchange.asked.history, ("user", exchange.asked.text)]
-        held = [answer for answer in dict.fromkeys(answers) if answer.strip()]
-        if held:
-            principal = exchange.principal.principal
-            self._store.keep(self._index.record(principal, history, exchange.conversation, held))
+        points = []
+        if is_delivered:
+            self._index.forget(asked)
+        else:
+            points.append(asked)
+        if answer.strip():
+            principal, messages = exchange.principal.principal, exchange.asked.messages
+            points.append(self._index.answered(principal, messages, answer, asked.conversation))
+        self._store.keep(points)
 
     async def _whole(self, exchange: _Exchange) -> web.Response:
         outcome = await exchange.turn.result()
         text = _text_of(outcome, language_of(exchange.request))
-        self._record(exchange, text)
+        self._record(exchange, text, is_delivered=exchange.request.transport is not None)
         return web.json_response(exchange.answer.whole({**outcome, "text": text}))
 
     async def _stream(self, exchange: _Exchange) -> web.StreamResponse:
         stream = _EventStream(exchange)
-        outcome = await stream.run()
-        if outcome is not None:
-            self._record(exchange, stream.text.sent, str(outcome.get("text") or ""))
+        is_delivered = await stream.run()
+        self._record(exchange, stream.text.sent, is_delivered=is_delivered)
         return stream.response
 
 
@@ -147,8 +152,8 @@ class _EventStream:
         self._exchange = exchange
         self._is_connected = True
 
-    async def run(self) -> dict[str, Any] | None:
-        """Send everything; return the outcome, or None if the stream ended with an error.
+    async def run(self) -> bool:
+        """Send everything; return whether the client was there to the end and got an answer.
 
         :raises Refused: the turn failed before anything was sent
         """
@@ -157,7 +162,7 @@ class _EventStream:
                 async for item in items:
                     if item is not None and item["type"] == "outcome":
                         await self._end(item)
-                        return item
+                        return self._is_connected
                     await self._take(item)
         except (Refused, HomeAgentError) as error:
             refused = error if isinstance(error, Refused) else AgentRefused(error, is_outcome=True)
@@ -165,7 +170,7 @@ class _EventStream:
                 raise refused from error
             body = error_body(refused, language_of(self._exchange.request))
             await self._write(failure(body), is_last=True)
-        return None
+        return False
 
     async def _take(self, item: dict[str, Any] | None) -> None:
         kind = "pause" if item is None else item["type"]
