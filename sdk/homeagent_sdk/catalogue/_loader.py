@@ -22,7 +22,7 @@ def language() -> str:
     return "en"
 
 
-def text(key: str, lang: str | None = None, **values: object) -> str:
+def text(key: str, /, lang: str | None = None, **values: object) -> str:
     """Return the text ``key`` with its ``{placeholders}`` filled in.
 
     :param key: ``<part>.<name>``, such as ``command.port_in_use``

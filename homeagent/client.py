@@ -1,0 +1,85 @@
+"""This command's place on the bus: the operator, proved by a key file that only the owner's user can read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from homeagent.exit_codes import NotRunning
+from homeagent.launcher.record import is_locked
+from homeagent_sdk.catalogue import text
+from homeagent_sdk.errors import TimedOut
+from homeagent_sdk.paths import DataDir, short_socket_path
+
+if TYPE_CHECKING:
+    from homeagent_sdk.bus import BusPeer
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+def open_peer(data: DataDir) -> BusPeer:
+    """Return a new peer, not yet started.
+
+    :raises Denied: the key file cannot be read
+    """
+    bus = _load_bus()
+    name = f"operator-{os.getpid()}-{os.urandom(3).hex()}"
+    peer: BusPeer = bus.Peer(data.run, bus.KeyCredential.from_key_file(name, data.key_file("operator")))
+    return peer
+
+
+@asynccontextmanager
+async def operator(data: DataDir, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncIterator[BusPeer]:
+    """Connect to the running HomeAgent.
+
+    :raises NotRunning: there is none
+    :raises Denied: this user is not its owner
+    """
+    if not is_locked(data) and not listens(data.run / "control.sock"):
+        raise not_running(data)
+    peer = open_peer(data)
+    try:
+        await peer.start(timeout_s)
+    except TimedOut as error:
+        raise not_running(data) from error
+    try:
+        yield peer
+    finally:
+        await peer.stop()
+
+
+def not_running(data: DataDir) -> NotRunning:
+    """Return the error that says that nothing runs here, and what to do."""
+    return NotRunning(text("command.not_running", path=data.root), hint=text("command.not_running_hint"))
+
+
+def listens(path: Path) -> bool:
+    """Return whether a process listens on a Unix socket; the file alone may be left from one that was killed."""
+    try:
+        with short_socket_path(path) as name, socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            probe.connect(name)
+    except OSError:
+        return False
+    return True
+
+
+def _load_bus() -> Any:
+    """Import the bus without rich, which structlog would load for a console that nobody here looks at.
+
+    That is a fifth of a second and 5 MB, for the launcher on every start.
+    """
+    is_absent = "rich" not in sys.modules and "structlog" not in sys.modules
+    if is_absent:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import homeagent_sdk.bus
+    finally:
+        if is_absent:
+            del sys.modules["rich"]
+    return homeagent_sdk.bus
