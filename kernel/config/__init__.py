@@ -1,8 +1,7 @@
 """The configuration: which settings there are, their values, and the database that keeps them."""
 
 from kernel.config.definitions import Definition
-from kernel.config.entry import Entry
-from kernel.config.registry import ConfigRegistry, parse_overrides
+from kernel.config.registry import Config, parse_overrides
 from kernel.config.schema import config_database
 
-__all__ = ["ConfigRegistry", "Definition", "Entry", "config_database", "parse_overrides"]
+__all__ = ["Config", "Definition", "config_database", "parse_overrides"]

@@ -10,10 +10,7 @@ SEED_VERSION_KEY = "core.internal.seed_version"
 _NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 _URL_PATTERN = r"https?://[^\s/@]+(/\S*)?"
 
-PERSONA = (
-    "You are HomeAgent, the agent of this household. You are friendly, precise and brief. "
-    "You answer in the language in which you are spoken to."
-)
+PERSONA = "You are warm, precise and brief, as one who belongs to the household."
 
 _LLM = (
     Definition(

@@ -1,46 +1,33 @@
-"""A setting as it is shown."""
+"""A setting as it is shown, in the shape in which ``kernel.config_get`` answers it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from kernel.config.definitions import Definition
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A setting with its present value.
+def entry_of(definition: Definition, value: Any, source: str) -> dict[str, Any]:
+    """Return the entry of a setting.
 
-    :ivar value: what is in force; None for a secret
-    :ivar source: where the value comes from: default, stored, or override (given at start, not stored)
+    :param value: what is in force; of a secret nothing is shown but ``is_set``
+    :param source: where the value comes from: default, stored, or override (given at start, not stored)
     """
-
-    definition: Definition
-    value: Any
-    source: str
-
-    @property
-    def is_set(self) -> bool:
-        """Whether someone gave it a value; the only thing one learns of a secret."""
-        return self.source != "default"
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the entry as ``kernel.config_get`` answers it."""
-        definition = self.definition
-        body: dict[str, Any] = {
-            "key": definition.key,
-            "value": self.value,
-            "default": None if definition.is_secret else definition.default,
-            "type": definition.type,
-            "description": dict(definition.description),
-            "secret": definition.is_secret,
-            "source": self.source,
-            "is_set": self.is_set,
-        }
-        bounds = {"minimum": definition.minimum, "maximum": definition.maximum, "options": definition.options or None}
-        return body | {
-            name: list(bound) if isinstance(bound, tuple) else bound
-            for name, bound in bounds.items()
-            if bound is not None
-        }
+    is_secret = definition.is_secret
+    entry: dict[str, Any] = {
+        "key": definition.key,
+        "value": None if is_secret else value,
+        "default": None if is_secret else definition.default,
+        "type": definition.type,
+        "description": dict(definition.description),
+        "secret": is_secret,
+        "source": source,
+        "is_set": source != "default",
+    }
+    if definition.options:
+        entry["options"] = list(definition.options)
+    if definition.minimum is not None:
+        entry["minimum"] = definition.minimum
+    if definition.maximum is not None:
+        entry["maximum"] = definition.maximum
+    return entry

@@ -15,7 +15,7 @@ import structlog
 from homeagent_sdk.errors import Invalid, NotFound
 from kernel.config.core_settings import CORE_SETTINGS, SEED_VERSION_KEY, SOURCES_PREFIX
 from kernel.config.definitions import Definition
-from kernel.config.entry import Entry
+from kernel.config.entry import entry_of
 from kernel.config.plugin_settings import PREFIX, read_definitions, to_json
 from kernel.config.suggestions import nearest
 from kernel.config.values import duration_s, normalise
@@ -52,7 +52,7 @@ def parse_overrides(texts: list[str]) -> dict[str, str]:
     return overrides
 
 
-class ConfigRegistry:
+class Config:
     """All settings, read from memory and written through to ``config.db``.
 
     :param database: opened by the caller; see :func:`kernel.config.schema.config_database`
@@ -128,16 +128,16 @@ class ConfigRegistry:
         """Return a duration in seconds."""
         return duration_s(self.value(key))
 
-    def entry(self, key: str) -> Entry:
+    def entry(self, key: str) -> dict[str, Any]:
         """Return a setting as it may be shown.
 
         :raises NotFound: there is no such setting; the hint names similar ones
         """
         definition = self._definition(key)
         source = "override" if key in self._overrides else "stored" if self._is_stored(definition) else "default"
-        return Entry(definition, None if definition.is_secret else self.value(key), source)
+        return entry_of(definition, self.value(key), source)
 
-    def entries(self, prefix: str = "") -> list[Entry]:
+    def entries(self, prefix: str = "") -> list[dict[str, Any]]:
         """Return all settings whose keys begin with ``prefix``; of a source, all as soon as one of them is set."""
         return [self.entry(each.key) for each in self._all_definitions() if each.key.startswith(prefix)]
 
@@ -147,7 +147,7 @@ class ConfigRegistry:
         """Call ``callback`` after every change of a value, before :meth:`set` or :meth:`unset` returns."""
         self._callbacks.append(callback)
 
-    async def set(self, key: str, value: Any) -> Entry:
+    async def set(self, key: str, value: Any) -> dict[str, Any]:
         """Store a value; it survives a power cut when this returns.
 
         :returns: the setting; if an override hides it for this run, its source says so
@@ -160,7 +160,7 @@ class ConfigRegistry:
         await self._change(definition, lambda: self._store(key, normalised))
         return self.entry(key)
 
-    async def unset(self, key: str) -> Entry:
+    async def unset(self, key: str) -> dict[str, Any]:
         """Forget what is stored, so that the default is in force again.
 
         :raises NotFound: there is no such setting
@@ -170,7 +170,7 @@ class ConfigRegistry:
         await self._change(definition, lambda: self._forget(key))
         return self.entry(key)
 
-    async def define_plugin_settings(self, plugin: str, body: Any) -> dict[str, Any]:
+    async def define_plugin(self, plugin: str, body: Any) -> dict[str, Any]:
         """Replace the definitions of a plugin's settings; they are kept, so that they can be set while it is down.
 
         :param body: ``definitions`` of ``kernel.define_settings``
