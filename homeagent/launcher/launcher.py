@@ -137,12 +137,13 @@ class Launcher:
         self._supervisor.start()
         announcing = asyncio.create_task(self._announce())
         try:
-            return await self._until_stopped(announcing)
+            code = await self._until_stopped(announcing)
         finally:
             announcing.cancel()
             with suppress(asyncio.CancelledError):
                 await announcing
             await self._stop()
+        return FAILED if self._impatient.is_set() else code
 
     async def _until_stopped(self, announcing: asyncio.Task[None]) -> int:
         stopping = asyncio.create_task(self._stopping.wait())
@@ -157,7 +158,7 @@ class Launcher:
             if announcing.done():
                 announcing.result()
                 waits.discard(announcing)
-        return FAILED if self._impatient.is_set() else OK
+        return OK
 
     async def _announce(self) -> None:
         while True:
