@@ -52,7 +52,7 @@ def parse_overrides(texts: list[str]) -> dict[str, str]:
     return overrides
 
 
-class Config:
+class ConfigRegistry:
     """All settings, read from memory and written through to ``config.db``.
 
     :param database: opened by the caller; see :func:`kernel.config.schema.config_database`
@@ -170,7 +170,7 @@ class Config:
         await self._change(definition, lambda: self._forget(key))
         return self.entry(key)
 
-    async def define_plugin(self, plugin: str, body: Any) -> dict[str, Any]:
+    async def define_plugin_settings(self, plugin: str, body: Any) -> dict[str, Any]:
         """Replace the definitions of a plugin's settings; they are kept, so that they can be set while it is down.
 
         :param body: ``definitions`` of ``kernel.define_settings``

@@ -34,7 +34,8 @@ MIGRATIONS = (
         CREATE TABLE keys (
             sha256 BLOB PRIMARY KEY,
             principal TEXT NOT NULL REFERENCES principals ON DELETE CASCADE,
-            created REAL NOT NULL
+            created REAL NOT NULL,
+            is_imported INTEGER NOT NULL DEFAULT 0
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX keys_of_principal ON keys (principal);
         """,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from homeagent_sdk.errors import Invalid, NotFound, Unavailable
-from kernel.config import Config, config_database, parse_overrides
+from kernel.config import ConfigRegistry, config_database, parse_overrides
 from kernel.config.core_settings import CORE_SETTINGS
 from kernel.config.definitions import Definition
 from kernel.config.documentation import documentation
@@ -32,8 +32,8 @@ async def config(database):
     return await loaded(database)
 
 
-async def loaded(database, **overrides) -> Config:
-    config = Config(database, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+async def loaded(database, **overrides) -> ConfigRegistry:
+    config = ConfigRegistry(database, overrides={key.replace("__", "."): value for key, value in overrides.items()})
     await config.load()
     return config
 
@@ -149,10 +149,10 @@ async def test_a_plugins_settings_can_be_set_while_it_is_down(config, database):
     with pytest.raises(NotFound) as refusal:
         await config.set("plugin.webui.port", 9000)
     assert "no plugin webui has ever been started" in refusal.value.hint
-    assert await config.define_plugin("webui", [PORT, KEY]) == {"port": 8080, "api_key": ""}
+    assert await config.define_plugin_settings("webui", [PORT, KEY]) == {"port": 8080, "api_key": ""}
     again = await loaded(database)
     await again.set("plugin.webui.port", "9000")
-    assert await again.define_plugin("webui", [PORT, KEY]) == {"port": 9000, "api_key": ""}
+    assert await again.define_plugin_settings("webui", [PORT, KEY]) == {"port": 9000, "api_key": ""}
     with pytest.raises(NotFound) as refusal:
         await again.set("plugin.webui.prot", 1)
     assert "plugin.webui.port" in refusal.value.hint
@@ -164,7 +164,7 @@ async def test_definitions_survive_a_restart_as_they_were(config, database):
         {"key": "mode", "type": "select", "default": "a", "options": ["a", "b"], "description": {"en": "m"}},
         {"key": "every.so_often", "type": "duration", "default": "90m", "description": {"en": "d"}, "minimum": 60},
     ]
-    await config.define_plugin("p", body)
+    await config.define_plugin_settings("p", body)
     again = await loaded(database)
     assert again.entries("plugin.") == config.entries("plugin.")
     assert again.text("plugin.p.every.so_often") == "1h30m"
@@ -174,31 +174,31 @@ async def test_definitions_survive_a_restart_as_they_were(config, database):
 
 async def test_an_override_of_a_plugin_waits_for_its_definition(database):
     config = await loaded(database, plugin__webui__port="9001")
-    assert await config.define_plugin("webui", [PORT]) == {"port": 9001}
+    assert await config.define_plugin_settings("webui", [PORT]) == {"port": 9001}
     wrong = await loaded(database, plugin__cli__port="many")
     with pytest.raises(Invalid, match=r"plugin\.cli\.port cannot be 'many'"):
-        await wrong.define_plugin("cli", [PORT])
+        await wrong.define_plugin_settings("cli", [PORT])
 
 
 async def test_a_stored_value_that_an_upgrade_made_impossible_gives_way_to_the_default(config):
-    await config.define_plugin("p", [PORT | {"type": "string", "default": "x"}])
+    await config.define_plugin_settings("p", [PORT | {"type": "string", "default": "x"}])
     await config.set("plugin.p.port", "no number")
-    assert await config.define_plugin("p", [PORT]) == {"port": 8080}
+    assert await config.define_plugin_settings("p", [PORT]) == {"port": 8080}
     assert config.entry("plugin.p.port")["source"] == "default"
 
 
 async def test_settings_that_a_plugin_no_longer_has_are_gone_until_it_has_them_again(config):
-    await config.define_plugin("p", [PORT, KEY])
+    await config.define_plugin_settings("p", [PORT, KEY])
     await config.set("plugin.p.port", 1)
-    await config.define_plugin("p", [KEY])
+    await config.define_plugin_settings("p", [KEY])
     assert [entry["key"] for entry in config.entries("plugin.p")] == ["plugin.p.api_key"]
     with pytest.raises(NotFound):
         config.entry("plugin.p.port")
-    assert (await config.define_plugin("p", [PORT, KEY]))["port"] == 1
+    assert (await config.define_plugin_settings("p", [PORT, KEY]))["port"] == 1
 
 
 async def test_a_secret_is_told_to_its_plugin_and_shown_to_nobody(config):
-    await config.define_plugin("webui", [KEY])
+    await config.define_plugin_settings("webui", [KEY])
     entry = await config.set("plugin.webui.api_key", "open sesame")
     assert config.plugin_values("webui") == {"api_key": "open sesame"}
     assert (entry["value"], entry["default"], entry["secret"], entry["is_set"]) == (None, None, True, True)
@@ -226,14 +226,14 @@ async def test_a_secret_is_told_to_its_plugin_and_shown_to_nobody(config):
 )
 async def test_a_wrong_definition_is_refused_and_nothing_changes(config, wrong):
     with pytest.raises(Invalid):
-        await config.define_plugin("p", [KEY, PORT | wrong])
+        await config.define_plugin_settings("p", [KEY, PORT | wrong])
     assert config.entries("plugin.p") == []
 
 
 @pytest.mark.parametrize("body", [None, {}, [[]], [PORT, PORT], [{}], [PORT] * 201])
 async def test_definitions_that_are_no_list_of_definitions_are_refused(config, body):
     with pytest.raises(Invalid):
-        await config.define_plugin("p", body)
+        await config.define_plugin_settings("p", body)
 
 
 async def test_those_who_asked_hear_of_every_change_of_a_value(config):
