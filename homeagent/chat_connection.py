@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from homeagent.client import not_running
-from homeagent.launcher.record import is_locked
+from homeagent.client import is_running, not_running
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Denied, HomeAgentError, Unavailable, from_wire
 from homeagent_sdk.paths import DataDir, short_socket_path
@@ -52,7 +51,8 @@ class ChatConnection:
     async def send(self, message: str) -> AsyncIterator[Item]:
         """Send a message and yield what becomes of it; the last item is the outcome.
 
-        Besides the items of the turn there is ``{"type": "reconnected"}``: what came before is sent anew.
+        Besides the items of the turn there is ``{"type": "reconnected"}``: what came before is sent anew. What the
+        agent says by itself meanwhile comes as ``{"type": "output"}``.
 
         :raises NotRunning: nothing runs here
         :raises Denied: this user may not talk to the agent
@@ -76,10 +76,8 @@ class ChatConnection:
                     if item.get("type") == "outcome":
                         return
                 raise ConnectionResetError(text("command.chat_closed"))
-            except Denied:
-                raise
-            except (OSError, Unavailable) as error:
-                if not is_locked(self._data):
+            except OSError as error:
+                if not is_running(self._data):
                     raise not_running(self._data) from error
                 if loop.time() - last_seen > self._within_s:
                     raise Unavailable(
@@ -104,6 +102,8 @@ class ChatConnection:
             writer.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
             await writer.drain()
             while line := await reader.readline():
+                if not line.endswith(b"\n"):
+                    raise ConnectionResetError(text("command.chat_closed"))
                 item: Item = json.loads(line)
                 if item.get("type") == "error":
                     raise from_wire(item.get("error"))

@@ -132,9 +132,13 @@ class ChatScreen:
             self._typed_ahead.append(line)
 
     async def _show_answer(self, message: str) -> None:
-        streamed = ""
+        streamed, turn_id = "", None
         async for item in self._connection.send(message):
             match item["type"]:
+                case "accepted":
+                    turn_id = item["turn_id"]
+                case "output" if item.get("turn_id") != turn_id:
+                    self._note(without_controls(item["text"]))
                 case "delta":
                     streamed += item["text"]
                     self._write(item["text"])

@@ -40,7 +40,7 @@ async def operator(data: DataDir, timeout_s: float = CONNECT_TIMEOUT_S) -> Async
     :raises NotRunning: there is none
     :raises Denied: this user is not its owner
     """
-    if not is_locked(data) and not listens(data.run / "control.sock"):
+    if not is_running(data):
         raise not_running(data)
     peer = open_peer(data)
     try:
@@ -51,6 +51,11 @@ async def operator(data: DataDir, timeout_s: float = CONNECT_TIMEOUT_S) -> Async
         yield peer
     finally:
         await peer.stop()
+
+
+def is_running(data: DataDir) -> bool:
+    """Return whether HomeAgent runs here, or is being started: by a launcher, or by other means."""
+    return is_locked(data) or listens(data.run / "control.sock")
 
 
 def not_running(data: DataDir) -> NotRunning:

@@ -21,7 +21,6 @@ MessageOption = Annotated[
 ConversationOption = Annotated[
     str | None, typer.Option("-c", "--conversation", metavar="NAME", help=text("command.option_conversation"))
 ]
-ModelOption = Annotated[str | None, typer.Option("--model", metavar="NAME", help=text("command.option_model"))]
 
 _USUAL_CONVERSATION = "main"
 
@@ -34,17 +33,16 @@ def add_to(app: typer.Typer) -> None:
 def _chat(
     message: MessageOption = None,
     conversation: ConversationOption = None,
-    model: ModelOption = None,
     data_dir_: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     if message == "-" or (message is None and not sys.stdin.isatty()):
         message = sys.stdin.read()
-    data, options = data_dir(data_dir_), {"model": model} if model else {}
+    data = data_dir(data_dir_)
     if message is None:
-        ChatScreen(ChatConnection(data, conversation or _USUAL_CONVERSATION, options=options), data).run()
+        ChatScreen(ChatConnection(data, conversation or _USUAL_CONVERSATION), data).run()
         return
-    once = ChatConnection(data, conversation or f"once-{uuid.uuid4().hex[:12]}", options=options)
+    once = ChatConnection(data, conversation or f"once-{uuid.uuid4().hex[:12]}")
     run(lambda: _ask_once(once, message, as_json))
 
 

@@ -123,8 +123,9 @@ def _launcher_row(record: LauncherRecord | None) -> list[Row]:
 
 
 def _worker_rows(rows: list[Row], zygote: int | None) -> Iterator[Row]:
-    """Yield what the processes above have started besides one another."""
-    known = {row["pid"] for row in rows if row["pid"]}
-    for pid in descendants_of(known):
+    """Yield what the processes above have started besides one another; no name is that of a service or plugin."""
+    pids, names = {row["pid"] for row in rows if row["pid"]}, {row["name"] for row in rows}
+    for pid in descendants_of(pids):
         if is_alive(pid):
-            yield _row("zygote" if pid == zygote else command_of(pid), "worker", pid, "running")
+            command = "zygote" if pid == zygote else command_of(pid)
+            yield _row(f"{command}:{pid}" if command in names else command, "worker", pid, "running")

@@ -15,7 +15,7 @@ from homeagent.commands.config import set_source_key
 from homeagent.key_input import read_key
 from homeagent.output import tell, write, write_json, write_table
 from homeagent_sdk.catalogue import text
-from homeagent_sdk.errors import Internal, NotFound
+from homeagent_sdk.errors import Internal, NotFound, Unavailable
 from homeagent_sdk.paths import DataDir
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=text("command.argument_source"))]
@@ -121,5 +121,9 @@ async def _ask(data: DataDir, name: str) -> None:
         raise error
     if not outcome.get("text"):
         raise Internal(text("command.source_silent", source=name))
-    tell(text("command.source_works", source=name, model=outcome.get("model") or sources[name]["model"]))
+    answered_by = outcome.get("model")
+    if answered_by != sources[name]["model"]:
+        reason = sources[name].get("reason") or sources[name]["state"]
+        raise Unavailable(text("command.source_other", source=name, model=answered_by, reason=reason))
+    tell(text("command.source_works", source=name, model=answered_by))
     write(str(outcome["text"]))
