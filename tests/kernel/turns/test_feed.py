@@ -1,0 +1,64 @@
+"""What those who follow a turn are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kernel.turns.feed import TurnFeed
+
+OUTCOME = {"type": "outcome", "outcome": "answer", "text": "done"}
+
+
+async def all_of(feed: TurnFeed) -> list[dict[str, Any]]:
+    return [item async for item in feed.follow()]
+
+
+async def test_an_early_and_a_late_follower_read_the_same_text() -> None:
+    feed = TurnFeed()
+    early = asyncio.create_task(all_of(feed))
+    await asyncio.sleep(0)
+    feed.start()
+    feed.delta("Hel")
+    late = asyncio.create_task(all_of(feed))
+    await asyncio.sleep(0)
+    feed.delta("lo")
+    feed.tool("echo", "started")
+    feed.close(OUTCOME)
+    for items in await asyncio.gather(early, late):
+        assert "".join(item["text"] for item in items if item["type"] == "delta") == "Hello"
+        assert items[0] == {"type": "started"} and items[-1] == OUTCOME
+
+
+async def test_a_follower_of_a_closed_turn_gets_its_outcome() -> None:
+    feed = TurnFeed()
+    feed.close(OUTCOME)
+    assert await all_of(feed) == [OUTCOME]
+
+
+async def test_reset_withdraws_the_text_and_says_so_once() -> None:
+    feed = TurnFeed()
+    reading = asyncio.create_task(all_of(feed))
+    await asyncio.sleep(0)
+    feed.reset()
+    feed.delta("wrong")
+    feed.reset()
+    feed.delta("right")
+    assert feed.text == "right"
+    feed.close(OUTCOME)
+    kinds = [(item["type"], item.get("text")) for item in await reading]
+    assert kinds == [("delta", "wrong"), ("reset", None), ("delta", "right"), ("outcome", "done")]
+
+
+async def test_a_slow_follower_costs_one_growing_item_and_always_gets_the_outcome() -> None:
+    feed = TurnFeed()
+    items = feed.follow()
+    feed.start()
+    assert await anext(items) == {"type": "started"}
+    for number in range(5000):
+        feed.delta("x")
+        if number % 2:
+            feed.tool("t", "started")
+    feed.close(OUTCOME)
+    rest = [item async for item in items]
+    assert len(rest) <= 514 and rest[-1] == OUTCOME
