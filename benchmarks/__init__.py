@@ -1,0 +1,1 @@
+"""Measurements that are too heavy for the test suite."""

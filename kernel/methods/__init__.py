@@ -1,0 +1,1 @@
+"""What the kernel answers on the bus: ``kernel.*``."""

@@ -1,0 +1,81 @@
+"""kernel.define_settings and kernel.register: plugins tell the kernel what they have, as one group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from homeagent_sdk.bus import BusPeer, CallContext
+from homeagent_sdk.errors import Denied, Invalid
+from kernel.channels import ChannelRegistry
+from kernel.config import ConfigRegistry
+from kernel.methods.body import as_map
+from kernel.stage_host import StageHost, StageSpec
+from kernel.tools import ToolRegistry
+
+_log = structlog.get_logger("plugins")
+
+
+class PluginMethods:
+    """Keeps tools, stages and channels of a plugin together: all are there, or none."""
+
+    def __init__(self, config: ConfigRegistry, tools: ToolRegistry, stages: StageHost, channels: ChannelRegistry) -> None:
+        self._config = config
+        self._tools = tools
+        self._stages = stages
+        self._channels = channels
+        self._generations: dict[str, int] = {}
+
+    def serve(self, bus: BusPeer) -> None:
+        """Answer the methods."""
+        bus.serve("kernel.define_settings", self.define_settings)
+        bus.serve("kernel.register", self.register)
+
+    @property
+    def registered(self) -> Mapping[str, int]:
+        """The plugins that are usable, with their generations."""
+        return self._generations
+
+    async def define_settings(self, body: Any, call: CallContext) -> dict[str, Any]:
+        """Take in a plugin's definitions and return the values that hold for it."""
+        fields = as_map(body)
+        if fields.get("plugin", call.origin.name) != call.origin.name:
+            raise Denied(f"{call.origin.name} may define its own settings only", field="plugin")
+        definitions = fields.get("definitions", [])
+        if not isinstance(definitions, list):
+            raise Invalid("definitions must be a list", field="definitions")
+        return {"settings": await self._config.define_plugin_settings(call.origin.name, definitions)}
+
+    async def register(self, body: Any, call: CallContext) -> dict[str, Any]:
+        """Replace all that a plugin had registered by this group, or change nothing."""
+        fields, plugin, tier = as_map(body), call.origin.name, call.origin.tier
+        specs = [StageSpec.from_wire(each) for each in _list(fields, "stages")]
+        before = self._tools.of_plugin(plugin)
+        self._tools.register(plugin, call.origin.generation, _list(fields, "tools"))
+        try:
+            self._stages.register(plugin, tier, specs)
+            self._channels.register(plugin, _list(fields, "outputs"), _list(fields, "inputs"))
+        except BaseException:
+            self._tools.restore(plugin, before)
+            raise
+        self._generations[plugin] = call.origin.generation
+        _log.info("plugin registered", plugin=plugin, generation=call.origin.generation)
+        return {}
+
+    def forget(self, plugin: str, generation: int) -> None:
+        """Take out everything of a plugin whose process is gone; a newer generation stays."""
+        if self._generations.get(plugin, generation) > generation:
+            return
+        self._generations.pop(plugin, None)
+        self._tools.unregister(plugin)
+        self._stages.unregister(plugin, keep_required=True)
+        self._channels.unregister(plugin)
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name) or []
+    if not isinstance(value, list):
+        raise Invalid(f"{name} must be a list", field=name)
+    return value

@@ -1,0 +1,204 @@
+"""The kernel put together: bus, registries, journal, turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import structlog
+
+from homeagent_sdk.bus import Peer
+from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.paths import DataDir
+from kernel.bus import Hub, read_keys
+from kernel.channels import ChannelRegistry
+from kernel.config import ConfigRegistry, config_database
+from kernel.journal import Journal, JournaledTurn
+from kernel.methods.plugins import PluginMethods
+from kernel.methods.principals import PrincipalMethods
+from kernel.methods.settings import SettingMethods
+from kernel.methods.status import StatusMethods
+from kernel.methods.turns import TurnMethods
+from kernel.principals import Principals
+from kernel.prompt import PastTurn, Timelines
+from kernel.remember import Rememberer
+from kernel.sources import Sources
+from kernel.stage_host import StageHost
+from kernel.tools import ToolRegistry
+from kernel.turns.environment import TurnEnvironment
+from kernel.turns.frame import TurnFrame
+from kernel.turns.lanes import Lanes, Slots
+from kernel.turns.machine import TurnMachine
+
+_PRUNE_INTERVAL_S: Final = 3600.0
+_TIMELINE_TURNS: Final = 200
+_PLUGIN_TIERS: Final = ("builtin", "external")
+_log = structlog.get_logger("kernel")
+
+
+class Kernel:
+    """One kernel process.
+
+    :param overrides: settings for this run alone
+    :param owner_key: the owner's key, as given by environment
+    """
+
+    def __init__(self, data_dir: DataDir, overrides: dict[str, str], owner_key: str | None = None) -> None:
+        self._data_dir = data_dir
+        self._owner_key = owner_key
+        self._database = config_database(data_dir.kernel / "config.db")
+        self._config = ConfigRegistry(self._database, overrides)
+        self._principals = Principals(self._database)
+        self._journal = Journal(data_dir.kernel / "journal.db")
+        self._stages = StageHost()
+        self._tools = ToolRegistry()
+        self._channels = ChannelRegistry()
+        self._peer_states: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._cleanup = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Open the databases, bind the bus, take up unfinished turns; inputs are accepted from then on."""
+        await self._open_databases()
+        await self._open_bus()
+        self._assemble()
+        self._serve()
+        await self._bus.start()
+        self._rememberer.start()
+        await self._resume()
+        self._spawn(self._prune_for_ever(), "journal-pruning")
+        _log.info("kernel started", epoch=self._hub.epoch)
+
+    async def stop(self) -> None:
+        """Stop in order; unfinished turns stay in the journal."""
+        self._machine.is_closing = True
+        await self._lanes.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cleanup.aclose()
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    async def _open_databases(self) -> None:
+        await self._database.open()
+        self._cleanup.push_async_callback(self._database.close)
+        await self._config.load()
+        await self._principals.load()
+        if self._owner_key:
+            await self._principals.import_key("owner", self._owner_key)
+        await self._journal.open()
+        self._cleanup.push_async_callback(self._journal.close)
+
+    async def _open_bus(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def changed(peer: dict[str, Any], what: str) -> None:
+            loop.call_soon_threadsafe(self._peer_changed, peer, what)
+
+        keys = await asyncio.to_thread(read_keys, self._data_dir.keys)
+        self._hub = Hub(self._data_dir.run, keys, changed)
+        await asyncio.to_thread(self._hub.start)
+        self._cleanup.push_async_callback(asyncio.to_thread, self._hub.stop)
+        self._bus = Peer(
+            self._data_dir.run,
+            self._hub.kernel_credential,
+            context=self._hub.context,
+            endpoints=self._hub.endpoints,
+        )
+        self._cleanup.push_async_callback(self._bus.stop)
+
+    def _assemble(self) -> None:
+        self._sources = Sources(self._bus)
+        self._rememberer = Rememberer(self._bus, self._journal.unremembered, self._journal.mark_remembered)
+        self._cleanup.push_async_callback(self._rememberer.stop)
+        environment = TurnEnvironment(
+            bus=self._bus,
+            config=self._config,
+            journal=self._journal,
+            stages=self._stages,
+            tools=self._tools,
+            channels=self._channels,
+            timelines=Timelines(self._load_timeline),
+            sources=self._sources,
+            rememberer=self._rememberer,
+            wall_clock=time.time,
+        )
+        self._machine = TurnMachine(environment)
+        self._slots = Slots(lambda: self._config.int("core.agent.max_concurrent_turns"))
+        self._lanes = Lanes(self._machine.run, self._slots, lambda: self._config.int("core.agent.queue_limit"))
+
+    def _serve(self) -> None:
+        self._plugins = PluginMethods(self._config, self._tools, self._stages, self._channels)
+        self._plugins.serve(self._bus)
+        SettingMethods(self._config).serve(self._bus)
+        PrincipalMethods(self._principals).serve(self._bus)
+        TurnMethods(self._journal, self._lanes, self._machine, self._principals.exists).serve(self._bus)
+        StatusMethods(
+            self._bus, self._journal, self._lanes, self._slots, self._channels, self._peer_states.get
+        ).serve(self._bus)
+        self._config.on_change(self._config_changed)
+
+    async def _resume(self) -> None:
+        for turn in await self._journal.unfinished():
+            try:
+                frame = TurnFrame.unpack(turn.frame, turn.schema_version)
+            except (HomeAgentError, TypeError, ValueError) as error:
+                _log.error("an unfinished turn cannot be read", turn=turn.turn_id, reason=str(error))
+                await self._journal.finish(turn.turn_id, "error", "", _unreadable(error))
+                continue
+            _log.info("turn taken up again", turn=turn.turn_id, step=frame.step)
+            self._machine.expect(frame, is_resumed=True)
+            self._lanes.add(frame)
+
+    async def _load_timeline(self, channel: str, conversation: str) -> list[PastTurn]:
+        turns = await self._journal.history(channel, conversation, _TIMELINE_TURNS)
+        return [_past(turn) for turn in turns if turn.outcome not in (None, "skipped", "merged")]
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def _peer_changed(self, peer: dict[str, Any], what: str) -> None:
+        name = peer["name"]
+        if peer["tier"] == "operator":
+            return
+        if what == "gone":
+            self._peer_states.pop(name, None)
+            if peer["tier"] in _PLUGIN_TIERS:
+                self._plugins.forget(name, peer["generation"])
+            return
+        self._peer_states[name] = "suspect" if what == "suspect" else "running"
+        if name == "memory":
+            self._rememberer.wake()
+        elif name == "provider":
+            self._sources.forget()
+
+    async def _config_changed(self, keys: list[str]) -> None:
+        self._sources.forget()
+        await self._bus.publish("config.changed", {"keys": keys})
+
+    async def _prune_for_ever(self) -> None:
+        while True:
+            try:
+                keep_s = self._config.duration("core.journal.keep")
+                pruned = await self._journal.prune(keep_s, _TIMELINE_TURNS)
+                if pruned:
+                    _log.info("journal pruned", turns=pruned)
+            except HomeAgentError as error:
+                _log.warning("journal not pruned", reason=str(error))
+            await asyncio.sleep(_PRUNE_INTERVAL_S)
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _past(turn: JournaledTurn) -> PastTurn:
+    return PastTurn(turn.turn_id, turn.text, turn.answer or None, turn.outcome or "")
+
+
+def _unreadable(error: Exception) -> dict[str, Any]:
+    problem = {"code": "internal", "message": f"the turn could not be read after a restart: {error}", "hint": None}
+    return {"type": "outcome", "outcome": "error", "text": "", "error": problem, "usage": {}, "model": ""}
