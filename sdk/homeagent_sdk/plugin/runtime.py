@@ -25,16 +25,25 @@ class PluginRuntime:
 
     :param data_dir: the plugin's own folder; made if it is not there
     :param generation: how often the plugin was started, counted by whoever starts it
+    :param welcome_timeout_s: how long to wait for a kernel at start
     """
 
     def __init__(
-        self, plugin: Plugin, manifest: Manifest, data_dir: Path, peer: BusPeer, *, generation: int = 0
+        self,
+        plugin: Plugin,
+        manifest: Manifest,
+        data_dir: Path,
+        peer: BusPeer,
+        *,
+        generation: int = 0,
+        welcome_timeout_s: float = 30.0,
     ) -> None:
         self._plugin = plugin
         self._manifest = manifest
         self._data_dir = data_dir
         self._peer = peer
         self._generation = generation
+        self._welcome_timeout_s = welcome_timeout_s
         self._threads = Threads(manifest.name)
         self._welcomed = asyncio.Event()
         self._has_started = False
@@ -59,7 +68,7 @@ class PluginRuntime:
         self._running = asyncio.get_running_loop().create_future()
         self._announcer = asyncio.create_task(self._announce_for_ever(calls))
         try:
-            await self._peer.start()
+            await self._peer.start(self._welcome_timeout_s)
             await asyncio.shield(self._running)
         except BaseException:
             await self._end()

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from homeagent_sdk.bus.abc import CallContext
+from homeagent_sdk.bus.abc import BusPeer, CallContext
 from homeagent_sdk.errors import Denied, HomeAgentError, Invalid, NotFound
 from homeagent_sdk.plugin.manifest import Manifest, read_manifest
 from homeagent_sdk.plugin.plugin import Plugin
 from homeagent_sdk.plugin.runtime import PluginRuntime
-from homeagent_sdk.testing.local_bus import LocalBus, LocalPeer
+from homeagent_sdk.testing.local_bus import LocalBus
 
 Script = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
@@ -38,11 +38,14 @@ class FakeKernel:
     ``script`` makes the items of a turn from its submission (default: an answer that repeats the text). What is put
     into ``follow_errors`` ends the next follows before their outcome, one each; ``submit_errors`` refuse the next
     submits. ``settings`` overrides defaults: plugin → key → value. ``keys`` maps a key to what authenticate answers.
+
+    :param bus: the bus in memory to live on; default: a new one
+    :param peer: another bus' peer to serve on instead, of tier kernel
     """
 
-    def __init__(self, bus: LocalBus | None = None) -> None:
+    def __init__(self, bus: LocalBus | None = None, peer: BusPeer | None = None) -> None:
         self.bus = bus or LocalBus()
-        self.peer: LocalPeer = self.bus.peer("kernel", tier="kernel")
+        self.peer: BusPeer = peer or self.bus.peer("kernel", tier="kernel")
         self.definitions: dict[str, list[dict[str, Any]]] = {}
         self.settings: dict[str, dict[str, Any]] = {}
         self.registered: dict[str, dict[str, Any]] = {}

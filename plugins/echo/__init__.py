@@ -1,0 +1,1 @@
+"""The sample plugin: copy this folder to begin your own."""
