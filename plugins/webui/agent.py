@@ -113,7 +113,7 @@ class Agent:
         """Return ``kernel.status``; where the kernel does not answer in time, a status that says so."""
         if self._monotonic() - self._status_at > _STATUS_S:
             try:
-                self._status = await self._plugin.bus.call("kernel.status", {}, timeout_s=2.0, idempotent=True)
+                self._status = await self._plugin.bus.call("kernel.status", {}, timeout_s=4.0, idempotent=True)
             except HomeAgentError as error:
                 kernel = {"name": "kernel", "state": "unavailable", "detail": error.message}
                 self._status = {"ready": False, "services": [kernel], "plugins": []}

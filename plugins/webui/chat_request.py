@@ -22,8 +22,8 @@ from typing import Any
 from .errors import Refused
 from .history_index import Message
 
-LONGEST_CONVERSATION = 200
-"""Characters of a conversation's name."""
+LONGEST_CONVERSATION = 128
+"""Characters of a conversation's name; with the principal before it, the kernel takes 200."""
 
 LONGEST_IDEMPOTENCY_KEY = 255
 

@@ -20,7 +20,7 @@ BODY_LIMIT_BYTES = 10 * 1024 * 1024
 BODY_TIME_S = 60.0
 LANGUAGE_COOKIE = "ha_lang"
 
-_JSON_PATHS = ("/v1/", "/api/", "/login")
+_JSON_PATHS = ("/v1/", "/api/", "/login/")
 _SAFE_METHODS = (hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS)
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
 _QUIET_PATHS = ("/healthz", "/health", "/readyz")
@@ -131,7 +131,7 @@ def too_large() -> Refused:
 def refusal(request: web.Request, refused: Refused) -> web.Response:
     """Return a refusal as JSON, or as plain words where a person looks at a page."""
     chosen = language_of(request)
-    if request.path.startswith(_JSON_PATHS) or "application/json" in request.headers.get(hdrs.ACCEPT, ""):
+    if f"{request.path}/".startswith(_JSON_PATHS) or "application/json" in request.headers.get(hdrs.ACCEPT, ""):
         body = error_body(refused, chosen)
         return web.json_response(body, status=refused.kind.status, headers=refused.headers)
     return web.Response(text=refused.message(chosen) + "\n", status=refused.kind.status, headers=refused.headers)

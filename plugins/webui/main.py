@@ -45,7 +45,7 @@ def build() -> Plugin:
             "output_id": message.output_id,
             "conversation": conversation,
             "text": str(message.payload),
-            "turn_id": str(message.meta.get("turn_id") or ""),
+            "turn_id": str(message.meta.get("turn_id") or message.output_id),
         }
         is_seen = any(server.pages.push(event, message.principal) for server in servers)
         return Receipt("ok") if is_seen else Receipt("unconfirmed", "no page is open; it is in the history")

@@ -55,16 +55,16 @@ class StreamedText:
     def finish(self, final: str) -> str:
         """Take the final text; afterwards the client's text ends with it, but for white space."""
         wanted = final.strip()
-        if not wanted or any(_is_same(self.sent[start:], wanted) for start in self._starts):
+        if not wanted or any(_squeezed(self.sent[start:]) == _squeezed(wanted) for start in self._starts):
             return ""
         self._again = None
         if self._needs_break:
             self._starts.append(self._length)
         for start in self._starts:
-            shown = self.sent[start:].lstrip()
-            if wanted.startswith(shown):
-                is_paragraph = not shown and self._length
-                return self._send((_BREAK if is_paragraph else "") + wanted[len(shown) :])
+            rest = _rest(self.sent[start:], wanted)
+            if rest:
+                is_paragraph = start == self._length and self._length
+                return self._send((_BREAK if is_paragraph else "") + rest)
         return self._start_over(wanted)
 
     def _spaced(self, text: str) -> str:
@@ -79,12 +79,12 @@ class StreamedText:
     def _catch_up(self, again: str) -> str:
         may_still_match = False
         for start in self._starts:
-            shown = self.sent[start:]
-            if shown.startswith(again):
+            rest = _rest(self.sent[start:], again)
+            if rest == "":
                 may_still_match = True
-            elif again.startswith(shown) and not may_still_match:
+            elif rest is not None and not may_still_match:
                 self._again = None
-                return self._send(again[len(shown) :])
+                return self._send(rest)
         if may_still_match:
             return ""
         self._again = None
@@ -102,5 +102,23 @@ class StreamedText:
         return text
 
 
-def _is_same(sent: str, wanted: str) -> bool:
-    return "".join(sent.split()) == "".join(wanted.split())
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _rest(shown: str, whole: str) -> str | None:
+    """Return how ``whole`` goes on after ``shown``, or None if it begins otherwise.
+
+    White space does not count: the paragraphs around tool calls are ours, and a final text may be trimmed.
+    """
+    known, squeezed = _squeezed(shown), _squeezed(whole)
+    if known.startswith(squeezed):
+        return ""
+    if not squeezed.startswith(known):
+        return None
+    left = len(known)
+    for at, character in enumerate(whole):
+        if not left and (not character.isspace() or not shown or not shown[-1].isspace()):
+            return whole[at:]
+        left -= not character.isspace()
+    return ""

@@ -45,19 +45,21 @@ class LiveKernel(FakeKernel):
     def __init__(self) -> None:
         super().__init__()
         self.feeds: dict[str, Feed] = {}
+        self._accepted = asyncio.Condition()
         self.followed = 0
         self.authentications = 0
 
     async def feed(self, turn_id: str = "t1") -> Feed:
         """Wait until a turn was accepted, and return its feed."""
-        async with asyncio.timeout(10):
-            while turn_id not in self.feeds:
-                await asyncio.sleep(0.005)
+        async with asyncio.timeout(10), self._accepted:
+            await self._accepted.wait_for(lambda: turn_id in self.feeds)
         return self.feeds[turn_id]
 
     async def _submit(self, body: Any, call: CallContext) -> dict[str, Any]:
         answer = await super()._submit(body, call)
-        self.feeds.setdefault(answer["turn_id"], Feed())
+        async with self._accepted:
+            self.feeds.setdefault(answer["turn_id"], Feed())
+            self._accepted.notify_all()
         return answer
 
     async def _authenticate(self, body: Any, call: CallContext) -> dict[str, Any]:
@@ -69,14 +71,15 @@ class LiveKernel(FakeKernel):
         if feed is None:
             raise NotFound(f"there is no turn {body['turn_id']}")
         self.followed += 1
-        breaks, at = feed.breaks, 0
+        breaks, given = feed.breaks, 0
         while True:
             async with feed.changed:
-                await feed.changed.wait_for(lambda: feed.breaks != breaks or len(feed.items) > at)
+                while feed.breaks == breaks and len(feed.items) == given:
+                    await feed.changed.wait()
             if feed.breaks != breaks:
                 raise Unavailable("the kernel is gone")
-            item = feed.items[at]
-            at += 1
+            item = feed.items[given]
+            given += 1
             yield item
             if item["type"] == "outcome":
                 return

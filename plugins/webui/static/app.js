@@ -93,7 +93,9 @@ class App {
     const words = { embedded: "banner_embedded", none: "banner_none" }[this.models.kind];
     const banner = byId("banner");
     banner.hidden = !words;
-    banner.replaceChildren(words ? markdown(t(words, { model: this.models.names[0] ?? "" })) : "");
+    if (!words) return;
+    byId("banner-words").replaceChildren(markdown(t(words, { model: this.models.names[0] ?? "" })));
+    byId("banner-how").replaceChildren(markdown(t("banner_how")));
   }
 
   /** Listen to what happens without our asking; after a break, read what we missed. */

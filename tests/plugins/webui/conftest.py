@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+
 from homeagent_sdk.testing import FakeKernel
 from plugins.webui.main import build
-
 from tests.plugins.live_kernel import LiveKernel
 
 FOLDER = Path("plugins/webui").resolve()

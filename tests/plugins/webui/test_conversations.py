@@ -6,7 +6,6 @@ from typing import Any
 from homeagent_sdk.testing import FakeKernel
 from plugins.webui.agent import lane_conversation, own_conversation
 from plugins.webui.history_index import POINTS, HistoryIndex
-
 from tests.plugins.webui.conftest import Web, running
 
 

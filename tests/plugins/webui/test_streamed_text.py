@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from plugins.webui.streamed_text import StreamedText
 
 
@@ -44,6 +45,8 @@ def play(*steps: str | None, final: str) -> str:
         (["Yes", "<reset>", "No", "<reset>", "No!"], "No!", "Yes\n\n[again]\n\nNo!"),
         (["Let me see.", "<tool>", "It is", "<reset>", "It is 5."], "It is 5.", "Let me see.\n\nIt is 5."),
         (["Let me see.", "<tool>", "It is", "<reset>", "Let me see.", "<tool>", "It is 5."], "It is 5.", None),
+        (["One.", "<tool>", "Two", "<reset>", "One.Two. Three"], "Two. Three", "One.\n\nTwo. Three"),
+        (["a b", "<reset>", "a  bc"], "a  bc", "a bc"),
         (["secret"], "[removed]", "secret\n\n[again]\n\n[removed]"),
     ],
 )
