@@ -25,7 +25,7 @@ CALL_LIMIT_S = 5.0
 START_LIMIT_S = 20.0
 MAX_WORKERS = 2
 MAX_WAITING = 256
-SECOND_WORKER_AFTER_S = 0.05
+SECOND_WORKER_AFTER_S = 0.5
 """How long an operation waits for a busy worker before another is started."""
 
 SPARE_WORKER_IDLE_S = 60.0
@@ -162,7 +162,7 @@ class AdapterWorkers:
             else:
                 with suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(waiter), SECOND_WORKER_AFTER_S)
-                if len(self._all) + self._starting < self.max_workers:
+                if not self._starting and len(self._all) < self.max_workers:
                     self._start_one()
             return await waiter
         except BaseException:

@@ -1,6 +1,6 @@
 """The worker process: runs adapters for the provider service, owns no socket but the one to it, and no secret.
 
-``python -m provider_service.lua_worker FD BUNDLED_DIR USER_DIR PARENT_PID``. Each frame is a length (4 bytes, little-endian) and
+``python -m provider_service.lua_worker FD BUNDLED_DIR USER_DIR PARENT_PID``. A frame is a length (4 bytes, LE) and
 msgpack. A request is ``{op, adapter, version?, ...}``; the answer ``{ok: true, version, log, ...}`` or
 ``{ok: false, message, spent, log}``. JSON inside them is UTF-8 text, so that any integer passes.
 """
