@@ -6,7 +6,10 @@ import argparse
 import asyncio
 import sys
 
+import structlog
+
 from homeagent_sdk import logging, process, secrets
+from homeagent_sdk.confine import confine, standard_read_only
 from homeagent_sdk.errors import HomeAgentError
 from homeagent_sdk.paths import DataDir
 
@@ -26,10 +29,17 @@ def main() -> int:
     try:
         data_dir.create("kernel", "run", "keys", "log")
         logging.configure("kernel", data_dir.root)
+        # Before the first thread: it binds only this one and those that it starts.
+        confinement = confine(
+            read_write=[data_dir.kernel, data_dir.run, data_dir.log],
+            read_only=[*standard_read_only("kernel"), data_dir.keys],
+            tcp=False,
+        )
         overrides = _overrides(arguments.set)
     except HomeAgentError as error:
         sys.stderr.write(f"{error}\n")
         return process.EXIT_CONFIGURATION
+    structlog.get_logger("kernel").info("kernel confined", confinement=confinement.to_dict())
     return process.run(lambda stopping: _serve(data_dir, overrides, given.get(_OWNER_KEY), stopping))
 
 

@@ -136,9 +136,9 @@ class Kernel:
         SettingMethods(self._config).serve(self._bus)
         PrincipalMethods(self._principals).serve(self._bus)
         TurnMethods(self._journal, self._lanes, self._machine, self._principals.exists).serve(self._bus)
-        StatusMethods(
-            self._bus, self._journal, self._lanes, self._slots, self._channels, self._peer_states.get
-        ).serve(self._bus)
+        StatusMethods(self._bus, self._journal, self._lanes, self._slots, self._channels, self._peer_states.get).serve(
+            self._bus
+        )
         self._config.on_change(self._config_changed)
 
     async def _resume(self) -> None:

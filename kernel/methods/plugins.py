@@ -8,12 +8,13 @@ from typing import Any
 import structlog
 
 from homeagent_sdk.bus import BusPeer, CallContext
-from homeagent_sdk.errors import Denied, Invalid
+from homeagent_sdk.errors import Denied, HomeAgentError, Invalid
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry
 from kernel.methods.body import as_map
 from kernel.stage_host import StageHost, StageSpec
-from kernel.tools import ToolRegistry
+from kernel.tools import KERNEL, ToolRegistry
+from kernel.turns import own_tools
 
 _log = structlog.get_logger("plugins")
 
@@ -21,7 +22,9 @@ _log = structlog.get_logger("plugins")
 class PluginMethods:
     """Keeps tools, stages and channels of a plugin together: all are there, or none."""
 
-    def __init__(self, config: ConfigRegistry, tools: ToolRegistry, stages: StageHost, channels: ChannelRegistry) -> None:
+    def __init__(
+        self, config: ConfigRegistry, tools: ToolRegistry, stages: StageHost, channels: ChannelRegistry
+    ) -> None:
         self._config = config
         self._tools = tools
         self._stages = stages
@@ -55,11 +58,14 @@ class PluginMethods:
         before = self._tools.of_plugin(plugin)
         self._tools.register(plugin, call.origin.generation, _list(fields, "tools"))
         try:
-            self._stages.register(plugin, tier, specs)
             self._channels.register(plugin, _list(fields, "outputs"), _list(fields, "inputs"))
-        except BaseException:
+            self._stages.register(plugin, tier, specs)
+        except HomeAgentError:
             self._tools.restore(plugin, before)
+            self._channels.unregister(plugin)
             raise
+        finally:
+            self._offer_own_tools()
         self._generations[plugin] = call.origin.generation
         _log.info("plugin registered", plugin=plugin, generation=call.origin.generation)
         return {}
@@ -72,6 +78,10 @@ class PluginMethods:
         self._tools.unregister(plugin)
         self._stages.unregister(plugin, keep_required=True)
         self._channels.unregister(plugin)
+        self._offer_own_tools()
+
+    def _offer_own_tools(self) -> None:
+        self._tools.register(KERNEL, 0, own_tools.definitions(self._channels))
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:

@@ -40,4 +40,5 @@ class SettingMethods:
 
     async def list(self, body: Any, call: CallContext) -> dict[str, Any]:
         """Return all entries whose key begins with a prefix."""
-        return {"entries": self._config.entries(text_field(as_map(body), "prefix", default=""))}
+        entries = self._config.entries(text_field(as_map(body), "prefix", default=""))
+        return {"entries": entries}

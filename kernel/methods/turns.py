@@ -114,13 +114,22 @@ class TurnMethods:
         if feed is None:
             turn = await self._journal.get(turn_id)
             if turn is None:
-                raise NotFound(f"there is no turn {turn_id}", field="turn_id", hint="old turns are pruned after a while")
+                raise NotFound(
+                    f"there is no turn {turn_id}", field="turn_id", hint="old turns are pruned after a while"
+                )
             if turn.outcome is not None:
-                yield turn.result or {"type": "outcome", "outcome": turn.outcome, "text": turn.answer or "", "error": None}
+                yield turn.result or {
+                    "type": "outcome",
+                    "outcome": turn.outcome,
+                    "text": turn.answer or "",
+                    "error": None,
+                }
                 return
             feed = self._machine.feed(turn_id)
             if feed is None:
-                raise NotFound(f"the turn {turn_id} is not running", field="turn_id", hint="restart the kernel to resume it")
+                raise NotFound(
+                    f"the turn {turn_id} is not running", field="turn_id", hint="restart the kernel to resume it"
+                )
         if not feed.has_room:
             raise Overloaded(f"too many follow the turn {turn_id} already")
         async for item in feed.follow():

@@ -1,0 +1,1 @@
+"""Turns: from an accepted input to its one outcome."""
