@@ -12,7 +12,7 @@ import structlog
 
 from homeagent_sdk import logging, process
 from homeagent_sdk.bus import Credential, Peer
-from homeagent_sdk.confine import confine, standard_read_only
+from homeagent_sdk.confine import confine, import_roots, standard_read_only
 from homeagent_sdk.paths import DataDir
 from homeagent_sdk.secrets import take_from_environment
 from provider_service.service import BUNDLED_ADAPTERS, ProviderService
@@ -44,6 +44,7 @@ async def _run(data: DataDir, secrets: dict[str, str], stopping: asyncio.Event) 
     confinement = confine(
         read_write=[data.provider, data.log, data.run],
         read_only=[*standard_read_only("provider_service"), BUNDLED_ADAPTERS, data.key_file(PEER)],
+        listable=import_roots("provider_service"),
         tcp=True,
     )
     peer = Peer(data.run, credential)

@@ -94,7 +94,9 @@ def landlock_abi() -> int:
     return max(version, 0)
 
 
-def confine(read_write: Sequence[Path], read_only: Sequence[Path], *, tcp: bool) -> Confinement:
+def confine(
+    read_write: Sequence[Path], read_only: Sequence[Path], *, tcp: bool, listable: Sequence[Path] = ()
+) -> Confinement:
     """Give up, for this process and its children, all files but those given, and more where the system can.
 
     Call it on the main thread after the imports and before any other thread exists: Landlock binds the thread that
@@ -104,6 +106,7 @@ def confine(read_write: Sequence[Path], read_only: Sequence[Path], *, tcp: bool)
     :param read_write: folders and files that may be read, written, made and removed
     :param read_only: folders and files that may be read and executed; :func:`standard_read_only` gives what Python
         itself needs
+    :param listable: folders below which names may be listed, but no file read; see :func:`import_roots`
     :param tcp: whether TCP stays allowed; if not, neither bind nor connect works (from Linux 6.7 on)
     """
     abi = landlock_abi()
@@ -115,7 +118,7 @@ def confine(read_write: Sequence[Path], read_only: Sequence[Path], *, tcp: bool)
     forbid_tcp = not tcp and abi >= _ABI_TCP
     scoped = abi >= _ABI_SCOPES
     try:
-        missing = _enforce(abi, read_write, read_only, forbid_tcp=forbid_tcp, scoped=scoped)
+        missing = _enforce(abi, read_write, read_only, listable, forbid_tcp=forbid_tcp, scoped=scoped)
     except OSError as error:
         return Confinement(abi, False, False, False, reason=f"Landlock refused: {error.strerror}")
     lacking = [] if scoped else [f"signals need Landlock {_ABI_SCOPES}"]
@@ -142,8 +145,26 @@ def standard_read_only(*packages: str) -> list[Path]:
     return [Path(path) for path in dict.fromkeys(wanted) if path and os.path.exists(path) and path != "/"]
 
 
+def import_roots(*packages: str) -> list[Path]:
+    """Return the folders in which packages lie: a child that imports them anew has to list these.
+
+    :param packages: names of the packages of the service's own, besides the sdk
+    """
+    roots = []
+    for package in ("homeagent_sdk", *packages):
+        spec = importlib.util.find_spec(package)
+        roots += [Path(each).parent for each in (spec.submodule_search_locations or ())] if spec else []
+    return list(dict.fromkeys(roots))
+
+
 def _enforce(
-    abi: int, read_write: Iterable[Path], read_only: Iterable[Path], *, forbid_tcp: bool, scoped: bool
+    abi: int,
+    read_write: Iterable[Path],
+    read_only: Iterable[Path],
+    listable: Iterable[Path],
+    *,
+    forbid_tcp: bool,
+    scoped: bool,
 ) -> tuple[str, ...]:
     everything = _all_rights(abi)
     attributes = struct.pack(
@@ -154,6 +175,7 @@ def _enforce(
     ruleset = _checked(_syscall(_CREATE_RULESET, attributes, len(attributes), 0))
     try:
         missing = [str(path) for path in read_only if not _allow(ruleset, path, everything & _READ)]
+        missing += [str(path) for path in listable if not _allow(ruleset, path, _READ_DIR)]
         writable = [*map(Path, _ALWAYS_WRITABLE), *read_write]
         missing += [str(path) for path in writable if not _allow(ruleset, path, everything)]
         _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
