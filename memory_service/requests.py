@@ -122,7 +122,7 @@ def _hit_body(hit: Hit) -> dict[str, Any]:
         "channel": event.channel,
         "text": event.input,
         "reply": event.response,
-        "score": hit.score,
+        "score": round(hit.score, 4),
         "why": hit.why,
     }
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from memory_service.model import Candidate, Hit, Search, Term
 
-SYMBOL_BONUS = 1.0
-"""How much of its rarity an exact number, version or path adds to the score of the event that has it."""
+SYMBOL_BONUS = 2.0
+"""How many times its rarity an exact number, version, path or day adds to the score of the event that has it."""
 
 ENOUGH_SHARE = 0.25
 """The share of the question's informative words, weighed by rarity, that makes an event a record of it."""
@@ -19,12 +19,16 @@ ENOUGH_RARE_WORDS = 2.5
 Both were chosen on questions whose answer is there (false alarms: XQuAD 1 %, LoCoMo 2 %, but a quarter of MemoryBank's
 vague Chinese ones) and on questions to somebody else's memory (flagged: 52 to 97 %)."""
 
+_TELLING_CHARACTERS = 4
+_TELLING_SHARE = 0.01
+_TELLING_EVENTS = 3
+
 
 def rank(search: Search, terms: Sequence[Term]) -> list[Hit]:
     """Return the candidates as hits, best first; of equally good ones the newest first."""
     weights = [_rarity(frequency, search.total) for frequency in search.frequencies]
     hits = [
-        Hit(candidate.event, round(_score(candidate, terms, weights), 4), _why(candidate, terms))
+        Hit(candidate.event, _score(candidate, terms, weights), _why(candidate, terms))
         for candidate in search.candidates
     ]
     return sorted(hits, key=lambda hit: (-hit.score, -hit.event.time))
@@ -33,13 +37,22 @@ def rank(search: Search, terms: Sequence[Term]) -> list[Hit]:
 def is_no_record(search: Search, terms: Sequence[Term]) -> bool:
     """Whether no candidate has enough of the question in it to count as a record of it.
 
-    Words weigh by how rare they are, so that a hit on a name counts for more than one on ``weekend``; a word that
+    A rare number, version, path or day that an event has is enough by itself, whatever else was asked of it. Otherwise
+    words weigh by how rare they are, so that a hit on a name counts for more than one on ``weekend``; a word that
     no event has weighs most. Pairs of characters beside the words do not count.
     """
+    matched = frozenset[int]().union(*(candidate.matched for candidate in search.candidates))
+    if any(_is_telling(terms[index], search.frequencies[index], search.total) for index in matched):
+        return False
     words = {index: _rarity(search.frequencies[index], search.total) for index, t in enumerate(terms) if t.is_word}
     best = max((sum(words.get(index, 0.0) for index in c.matched) for c in search.candidates), default=0.0)
     enough = min(ENOUGH_SHARE * sum(words.values()), ENOUGH_RARE_WORDS * _rarity(0, search.total))
     return best == 0.0 or best < enough
+
+
+def _is_telling(term: Term, frequency: int, total: int) -> bool:
+    long_enough = len(term.tokens[0]) >= _TELLING_CHARACTERS
+    return term.is_symbol and long_enough and frequency <= max(_TELLING_EVENTS, total * _TELLING_SHARE)
 
 
 def _score(candidate: Candidate, terms: Sequence[Term], weights: Sequence[float]) -> float:

@@ -59,25 +59,25 @@ def is_damage(error: apsw.Error) -> bool:
 
 def open_for_writing(path: Path) -> apsw.Connection:
     """Open the database, or make it."""
-    connection = _open(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")
-    return connection
+    return _open(path, "journal_mode = WAL", "synchronous = FULL", "secure_delete = ON")
 
 
 def open_for_reading(path: Path) -> apsw.Connection:
     """Open a database that exists; it sees what is committed and never waits for the writer."""
-    connection = _open(path)
     # Not opened read-only: such a connection could not recover the write-ahead log after a crash.
-    connection.execute("PRAGMA query_only = ON")
-    return connection
+    return _open(path, "query_only = ON")
 
 
-def _open(path: Path) -> apsw.Connection:
+def _open(path: Path, *settings: str) -> apsw.Connection:
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(_BUSY_MS)
-    tokenizer.register(connection)
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    try:
+        connection.set_busy_timeout(_BUSY_MS)
+        # The first to read the file: where that is no database, it says so; the tokenizer would only say "no FTS5".
+        connection.execute("PRAGMA schema_version")
+        tokenizer.register(connection)
+        for setting in ("foreign_keys = ON", "temp_store = MEMORY", *settings):
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
     return connection

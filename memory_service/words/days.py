@@ -8,30 +8,44 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-
-from memory_service.words.scan import fold
+from dataclasses import dataclass
 
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_MONTH = r"(?P<name>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_MONTH = (
+    r"(?P<name>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
+)
 _PATTERNS = (
     re.compile(r"(?:(?P<year>\d{4})\s*年\s*)?(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})(?:\s*[日号號])?"),
     re.compile(r"(?<!\d)(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?!\d)"),
     re.compile(rf"\b{_MONTH}\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)(?:,?\s+(?P<year>\d{{4}})\b)?"),
-    re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+(?P<year>\d{{4}})\b)?(?![a-z])"),
+    re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+(?P<year>\d{{4}})\b)?"),
 )
 
 
-def days(text: str) -> Iterator[str]:
-    """Give the days that a question names."""
-    folded = fold(text)
+@dataclass(frozen=True, slots=True)
+class NamedDay:
+    """A day that a text names.
+
+    :ivar day: its spelling in the index
+    :ivar start: where it stands in the text, with ``end``
+    """
+
+    day: str
+    start: int
+    end: int
+
+
+def days(folded: str) -> Iterator[NamedDay]:
+    """Give the days that a folded text names."""
     for pattern in _PATTERNS:
         for match in pattern.finditer(folded):
             named = match.groupdict()
-            month = _MONTHS.index(named["name"]) + 1 if named.get("name") else int(named["month"])
+            month = _MONTHS.index(named["name"][:3]) + 1 if named.get("name") else int(named["month"])
             day = int(named["day"])
             if 1 <= month <= 12 and 1 <= day <= 31:
                 year = f"{named['year']}-" if named["year"] else ""
-                yield f"{year}{month:02}-{day:02}"
+                yield NamedDay(f"{year}{month:02}-{day:02}", *match.span())
 
 
 def day_of(wall_time: float) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memory_service.model import Term
 from memory_service.words.days import days
-from memory_service.words.scan import Piece, pieces
+from memory_service.words.scan import Piece, fold, pieces
 from memory_service.words.segmenter import Segmenter
 from memory_service.words.stop_words import CHINESE, ENGLISH
-from memory_service.words.tokenizer import pairs
+from memory_service.words.tokenizer import pairs, places
 
 MAX_TERMS = 400
 """So many terms of a question are considered; a pasted page asks for no more than its beginning does."""
@@ -20,12 +20,24 @@ def terms(text: str, segmenter: Segmenter) -> list[Term]:
     """
     found: dict[tuple[str, ...], Term] = {}
     empty: dict[tuple[str, ...], Term] = {}
-    for piece in pieces(text):
+    folded = fold(text)
+    for day in days(folded):
+        written = folded[day.start : day.end]
+        found.setdefault((day.day,), Term(written.strip(), (day.day,), is_symbol=True))
+        # Somebody may have written the day itself, in the same words.
+        literal = tuple(place[0] for place in places(written))
+        found.setdefault(literal, Term(written, literal, is_word=False))
+    for piece in pieces(_without_days(folded)):
         for term, is_empty in _of_characters(piece.text, segmenter) if piece.is_characters else _of_letters(piece):
             (empty if is_empty else found).setdefault(term.tokens, term)
-    for day in days(text):
-        found.setdefault((day,), Term(day, (day,), is_symbol=True))
     return list((found or empty).values())[:MAX_TERMS]
+
+
+def _without_days(folded: str) -> str:
+    """Take the days out, so that the 5 of ``5月2日`` is not looked for everywhere."""
+    for day in days(folded):
+        folded = folded[: day.start] + " " * (day.end - day.start) + folded[day.end :]
+    return folded
 
 
 def _of_characters(run: str, segmenter: Segmenter) -> list[tuple[Term, bool]]:
