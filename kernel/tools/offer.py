@@ -46,27 +46,29 @@ def choose(
 ) -> Offer:
     """Choose what to show.
 
-    The kernel's own tools and those of fetched plugins always; then whole plugins, those with the smallest schemas
-    first, as long as the budget lasts. The same registrations give the same offer, so that providers can cache it.
+    The kernel's own tools always; then whole plugins, those with the smallest schemas first, as long as the budget
+    lasts. What was fetched comes on top and moves nothing else, the catalogue neither. The same registrations give the
+    same offer, so that providers can cache the prompt.
 
     :param groups: plugin → its tools
     """
     cost = {plugin: sum(_tokens(tool, estimate) for tool in tools) for plugin, tools in groups.items()}
-    shown = {plugin for plugin in groups if plugin == KERNEL or plugin in fetched}
-    left = budget_tokens - sum(cost[plugin] for plugin in shown)
-    for plugin in sorted(groups.keys() - shown, key=lambda each: (cost[each], each)):
-        if cost[plugin] > left:
-            break
-        shown.add(plugin)
+    left = budget_tokens - cost.get(KERNEL, 0)
+    hidden: list[str] = []
+    for plugin in sorted(groups.keys() - {KERNEL}, key=lambda each: (cost[each], each)):
         left -= cost[plugin]
-    hidden = sorted(groups.keys() - shown)
-    in_order = sorted(shown, key=lambda each: (each != KERNEL, each))
-    tools = [tool for plugin in in_order for tool in groups[plugin]]
+        if left < 0:
+            hidden.append(plugin)
+    shown = sorted(
+        (plugin for plugin in groups if plugin not in hidden or plugin in fetched),
+        key=lambda each: (each != KERNEL, each in hidden, each),
+    )
+    tools = [tool for plugin in shown for tool in groups[plugin]]
     if hidden:
         tools.insert(0, GET_PLUGIN_TOOLS)
     return Offer(
         schemas=tuple(tool.schema for tool in tools),
-        catalogue=tuple(_line(plugin, groups[plugin]) for plugin in hidden),
+        catalogue=tuple(_line(plugin, groups[plugin]) for plugin in sorted(hidden)),
         tokens=sum(_tokens(tool, estimate) for tool in tools),
     )
 
