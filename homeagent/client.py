@@ -37,7 +37,7 @@ def open_peer(data: DataDir) -> BusPeer:
 async def operator(data: DataDir, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncIterator[BusPeer]:
     """Connect to the running HomeAgent.
 
-    :raises NotRunning: there is none
+    :raises NotRunning: there is none, or its kernel does not answer
     :raises Denied: this user is not its owner
     """
     if not is_running(data):
@@ -46,7 +46,7 @@ async def operator(data: DataDir, timeout_s: float = CONNECT_TIMEOUT_S) -> Async
     try:
         await peer.start(timeout_s)
     except TimedOut as error:
-        raise not_running(data) from error
+        raise NotRunning(text("command.no_answer", seconds=timeout_s), hint=text("command.no_answer_hint")) from error
     try:
         yield peer
     finally:
@@ -77,7 +77,8 @@ def listens(path: Path) -> bool:
 def _load_bus() -> Any:
     """Import the bus without rich, which structlog would load for a console that nobody here looks at.
 
-    That is a fifth of a second and 5 MB, for the launcher on every start.
+    That is a fifth of a second and 5 MB, for the launcher on every start. What the bus logs is dropped in a program
+    that has no log of its own: its standard output belongs to the answer.
     """
     is_absent = "rich" not in sys.modules and "structlog" not in sys.modules
     if is_absent:
@@ -87,4 +88,8 @@ def _load_bus() -> Any:
     finally:
         if is_absent:
             del sys.modules["rich"]
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return homeagent_sdk.bus
