@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from homeagent_sdk.bus import BusPeer
+from homeagent_sdk.errors import HomeAgentError
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry
 from kernel.journal import Journal
@@ -17,6 +20,8 @@ from kernel.stage_host import StageHost, StageResult
 from kernel.tools import ToolRegistry
 from kernel.turns.feed import TurnFeed
 from kernel.turns.frame import SCHEMA_VERSION, TurnFrame
+
+_log = structlog.get_logger("turns")
 
 
 @dataclass(slots=True)
@@ -53,11 +58,20 @@ class TurnRun:
     feed: TurnFeed
     past: list[PastTurn] | None = None
     prefix: list[dict[str, Any]] | None = None
+    step_ms: dict[str, float] = field(default_factory=dict)
+    """Milliseconds that each step took, over all its repetitions."""
 
     async def save(self) -> None:
         """Record the frame as it is now; after this returns the turn goes on from here, whatever happens."""
         frame = self.frame
         await self.environment.journal.save(frame.turn_id, frame.step, frame.pack(), schema_version=SCHEMA_VERSION)
+
+    async def publish(self, topic: str, payload: dict[str, Any]) -> None:
+        """Put an event on the ring; a turn never fails because nobody can be told of it."""
+        try:
+            await self.environment.bus.publish(topic, {"turn_id": self.frame.turn_id, **payload})
+        except HomeAgentError as error:
+            _log.warning("event not published", topic=topic, turn=self.frame.turn_id, reason=str(error))
 
     @property
     def context(self) -> dict[str, Any]:
@@ -82,13 +96,6 @@ class TurnRun:
             return await environment.bus.call(f"{handler.plugin}.stage", body, timeout_s=handler.spec.timeout_s)
 
         result = await environment.stages.run(stage, fields, self.context, invoke, tool_owner=tool_owner)
-        await environment.bus.publish(
-            "stage",
-            {
-                "stage": stage,
-                "turn_id": self.frame.turn_id,
-                "ran": list(result.ran),
-                "skipped": [each.plugin for each in result.skipped],
-            },
-        )
+        skipped = [each.plugin for each in result.skipped]
+        await self.publish("stage", {"stage": stage, "ran": list(result.ran), "skipped": skipped})
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -101,13 +102,14 @@ class TurnMachine:
             if attempts > MOST_RESUMES:
                 raise Internal(catalogue_text("kernel.turn_kills_kernel", step=frame.step, attempts=attempts))
         run.feed.start()
-        lane = {"turn_id": frame.turn_id, "channel": frame.channel, "conversation": frame.conversation}
-        await environment.bus.publish("turn.started", lane)
+        await run.publish("turn.started", {"channel": frame.channel, "conversation": frame.conversation})
         while frame.step != DONE:
-            step = frame.step
+            step, began = frame.step, time.perf_counter()
             frame.step = await STEPS[step](run)
             if step in SAVED_AFTER:
                 await run.save()
+            run.step_ms[step] = run.step_ms.get(step, 0.0) + (time.perf_counter() - began) * 1000
+        _log.debug("turn done", turn=frame.turn_id, **{name: round(ms, 2) for name, ms in run.step_ms.items()})
 
     async def _stopped(self, run: TurnRun) -> None:
         task = asyncio.current_task()

@@ -20,6 +20,8 @@ _PROVIDER_RESTARTS: Final = 5
 _PAUSE_S: Final = 0.2
 _MOST_SHRINKS: Final = 2
 _DELTA_EVENT_S: Final = 0.1
+_DELTA_EVENT_CHARACTERS: Final = 12_000
+"""Keeps an event below 64 KiB whatever the script."""
 _log = structlog.get_logger("turns")
 
 
@@ -52,10 +54,9 @@ async def ask(run: TurnRun) -> str:
     frame.used_model = str(done.get("model") or "")
     calls = [] if frame.is_wrapping_up or frame.is_partial else message.get("tool_calls") or []
     frame.calls = [ToolCall(str(call["id"]), str(call["name"]), str(call["arguments"])) for call in calls]
-    await environment.bus.publish(
+    await run.publish(
         "agent_llm_chain",
         {
-            "turn_id": frame.turn_id,
             "content": frame.llm_text[:8000],
             "tool_calls": [call.name for call in frame.calls],
             "source": done.get("source"),
@@ -133,12 +134,16 @@ async def _stream(run: TurnRun, request: dict[str, Any]) -> dict[str, Any]:
                 run.feed.delta(item["text"])
                 unpublished += item["text"]
                 if loop.time() - published_at >= _DELTA_EVENT_S:
-                    await bus.publish("llm.delta", {"turn_id": frame.turn_id, "text": unpublished})
+                    await _publish_delta(run, unpublished)
                     unpublished, published_at = "", loop.time()
             elif kind == "reasoning":
                 run.feed.reasoning(item["text"])
             elif kind == "done":
-                if unpublished:
-                    await bus.publish("llm.delta", {"turn_id": frame.turn_id, "text": unpublished})
+                await _publish_delta(run, unpublished)
                 return dict(item)
     raise Unavailable("the model's answer ended without an end", hint="try again")
+
+
+async def _publish_delta(run: TurnRun, text: str) -> None:
+    for start in range(0, len(text), _DELTA_EVENT_CHARACTERS):
+        await run.publish("llm.delta", {"text": text[start : start + _DELTA_EVENT_CHARACTERS]})

@@ -52,14 +52,14 @@ async def finish(run: TurnRun, outcome: str, text: str, error: HomeAgentError | 
     timeline = await environment.timelines.of(*frame.lane)
     timeline.append(PastTurn(frame.turn_id, frame.text, text or None, f"{outcome}: {error}" if error else outcome))
     environment.rememberer.wake()
-    await environment.bus.publish(
+    await run.publish(
         "turn.finished",
         {
-            "turn_id": frame.turn_id,
             "channel": frame.channel,
             "conversation": frame.conversation,
             "outcome": outcome,
             "usage": asdict(frame.usage),
+            "step_ms": {name: round(ms, 2) for name, ms in run.step_ms.items()},
         },
     )
 

@@ -190,5 +190,4 @@ def _bytes_as_text(value: Any) -> str:
 async def _announce(run: TurnRun, call: ToolCall, tool: Tool) -> None:
     status = "failed" if call.is_error else "ok"
     run.feed.tool(call.name, status)
-    body = {"turn_id": run.frame.turn_id, "tool": call.name, "plugin": tool.plugin, "status": status}
-    await run.environment.bus.publish("tool.call", body)
+    await run.publish("tool.call", {"tool": call.name, "plugin": tool.plugin, "status": status})
