@@ -32,7 +32,8 @@ class FoundPlugin:
 def find_plugins(builtin: Path, external: Path) -> list[FoundPlugin]:
     """Look at both folders. Reads files: call it in a thread.
 
-    Of two plugins with one name the first is taken: builtin before external, then by folder name.
+    Of two plugins with one name the first is taken: builtin before external, then by folder name. The other one has a
+    ``problem`` and goes by the name of its folder.
     """
     found: list[FoundPlugin] = []
     taken: dict[str, Path] = {}
@@ -41,11 +42,18 @@ def find_plugins(builtin: Path, external: Path) -> list[FoundPlugin]:
             plugin = look_at(folder, tier)
             if not plugin.problem and plugin.name in taken:
                 problem = text("host.name_taken", name=plugin.name, folder=taken[plugin.name])
-                plugin = replace(plugin, problem=problem)
+                plugin = replace(plugin, name=folder.name, problem=problem)
             if not plugin.problem:
                 taken[plugin.name] = folder
             found.append(plugin)
-    return found
+    return [_with_own_name(plugin, taken) for plugin in found]
+
+
+def _with_own_name(plugin: FoundPlugin, taken: dict[str, Path]) -> FoundPlugin:
+    """Tell a plugin that cannot be started apart from the one whose name its folder bears."""
+    if plugin.problem and plugin.name in taken:
+        return replace(plugin, name=f"{plugin.name}@{plugin.tier}")
+    return plugin
 
 
 def look_at(folder: Path, tier: str) -> FoundPlugin:

@@ -194,12 +194,11 @@ class Roster:
             plugin.start()
 
     def _get(self, name: str) -> SupervisedPlugin:
-        named = [plugin for plugin in self.plugins if plugin.name == name]
-        if not named:
-            known = ", ".join(sorted({plugin.name for plugin in self.plugins}))
-            raise NotFound(f"there is no plugin {name!r}", field="name", hint=f"there are: {known}")
-        # Of two with one name the one that may run is meant.
-        return next((plugin for plugin in named if not plugin.found.problem), named[0])
+        for plugin in self.plugins:
+            if plugin.name == name:
+                return plugin
+        known = ", ".join(sorted(plugin.name for plugin in self.plugins))
+        raise NotFound(f"there is no plugin {name!r}", field="name", hint=f"there are: {known}")
 
     async def _find(self) -> list[FoundPlugin]:
         found = await asyncio.to_thread(find_plugins, self._folders.builtin, self._folders.external)

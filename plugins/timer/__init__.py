@@ -1,0 +1,1 @@
+"""Timers and reminders, kept on disk until the agent has accepted them."""

@@ -1,0 +1,1 @@
+"""Defines no plugin."""

@@ -1,0 +1,3 @@
+"""Raises while it is imported."""
+
+raise RuntimeError("this plugin was never finished")
