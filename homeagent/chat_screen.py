@@ -14,7 +14,7 @@ from collections.abc import Callable
 import typer
 
 from homeagent.chat_connection import ChatConnection, Item, error_of
-from homeagent.client import operator
+from homeagent.client import is_running, not_running, operator
 from homeagent.exit_codes import exit_code_of
 from homeagent.launcher.announcer import model_notice
 from homeagent.output import console
@@ -51,8 +51,10 @@ class ChatScreen:
         # Loaded for its effect: input() then edits lines and remembers them.
         import readline  # noqa: F401
 
-        self._note(text("command.chat_welcome", conversation=self._connection.conversation))
         try:
+            if not is_running(self._data):
+                raise not_running(self._data)
+            self._note(text("command.chat_welcome", conversation=self._connection.conversation))
             notice = asyncio.run(self._notice())
             if notice:
                 self._note(notice)
@@ -94,6 +96,13 @@ class ChatScreen:
         return True
 
     async def _notice(self) -> str | None:
+        """Return a remark about the model. That it cannot be had just now is no reason not to talk."""
+        try:
+            return await self._ask_about_model()
+        except HomeAgentError:
+            return None
+
+    async def _ask_about_model(self) -> str | None:
         async with operator(self._data, _NOTICE_WITHIN_S) as peer:
             return await model_notice(lambda method, body: peer.call(method, body, timeout_s=_NOTICE_WITHIN_S))
 

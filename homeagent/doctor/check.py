@@ -22,7 +22,7 @@ class Check:
     todo: str = ""
 
 
-def found(name: str, state: str, finding: str, **values: object) -> Check:
+def found(name: str, state: str, finding: str, /, **values: object) -> Check:
     """Return a check whose texts are ``command.doctor_<finding>`` and, unless it is ok, ``…_todo``."""
     message = text(f"command.doctor_{finding}", None, **values)
     todo = "" if state == OK else text(f"command.doctor_{finding}_todo", None, **values)
