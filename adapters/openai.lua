@@ -74,11 +74,19 @@ local function out_tool(tool)
   }
 end
 
+-- OpenAI's own reasoning models refuse max_tokens and every temperature but their own.
+local function is_openai_reasoning_model(name)
+  local bare = string.match(name, "^openai/(.*)$") or name
+  return string.find(bare, "^o%d") ~= nil or string.find(bare, "^gpt%-5") ~= nil
+end
+
 function adapter.transform_request(request)
-  local body = {
-    model = request.model, messages = json.list(), temperature = get(request, "temperature"),
-    max_tokens = get(request, "max_tokens"),
-  }
+  local body = { model = request.model, messages = json.list() }
+  if is_openai_reasoning_model(request.model) then
+    body.max_completion_tokens = get(request, "max_tokens")
+  else
+    body.max_tokens, body.temperature = get(request, "max_tokens"), get(request, "temperature")
+  end
   for i, message in ipairs(request.messages) do body.messages[i] = out_message(message) end
   local tools = get(request, "tools")
   if tools and #tools > 0 then

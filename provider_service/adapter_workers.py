@@ -109,6 +109,10 @@ class AdapterWorkers:
         with suppress(AdapterError):
             await self.perform("load", adapter)
 
+    def process_ids(self) -> list[int]:
+        """Return the workers that run."""
+        return [worker.process.pid for worker in self._all]
+
     async def close(self) -> None:
         """End all workers."""
         self._is_closed = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
+from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime, lua_type
 
 from provider_service.lua_values import LuaValues, NotJson, text_of
 
@@ -68,19 +68,20 @@ class LuaAdapter:
         sandbox = lua.compile(_SANDBOX.read_text(encoding="utf-8"))(self._decode, self._encode, self._write_log)
         lua.execute(b"python = nil")
         self._values.attach(sandbox)
-        self._call_within = sandbox[b"call_within"]
-        self._is_late = sandbox[b"is_late"]
+        self._start_clock = sandbox[b"start_clock"]
+        self._stop_clock = sandbox[b"stop_clock"]
         self._functions = self._load(sandbox, name, text)
         if base_text is not None:
             self._functions = {**self._load(sandbox, BASE_ADAPTER, base_text), **self._functions}
         self._opaque: frozenset[str] = frozenset(self.value("opaque") or ())
 
     def _load(self, sandbox: Any, name: str, text: str) -> dict[bytes, Any]:
-        table = self._guard(
-            lambda: self._call_within(self._limit_s, sandbox[b"load_adapter"], text.encode(), _file(name))
-        )
-        found = {key: sandbox[b"field"](table, key) for key in FUNCTIONS}
-        return {key: value for key, value in found.items() if value is not None}
+        def run() -> dict[bytes, Any]:
+            table = sandbox[b"load_adapter"](text.encode(), f"{name}.lua".encode())
+            found = {key: sandbox[b"field"](table, key) for key in FUNCTIONS}
+            return {key: value for key, value in found.items() if value is not None}
+
+        return self._guard(run)
 
     def call(self, function: str, *arguments: Any, raw_keys: frozenset[str] | None = None) -> bytes:
         """Call a function of the adapter with JSON values and return its value as JSON.
@@ -110,15 +111,9 @@ class LuaAdapter:
     def value(self, name: str, *arguments: Any) -> Any:
         """Return a field that may be given as a value or as a function of ``arguments``; None if it is missing."""
         found = self._functions.get(name.encode())
-        if found is None or isinstance(found, bytes):
-            return None if found is None else text_of(found)
-
-        def run() -> Any:
-            is_function = not hasattr(found, "items")
-            result = self._run(found, self._to_lua(arguments, frozenset())) if is_function else found
-            return self._values.to_python(result)
-
-        return self._guard(run)
+        if lua_type(found) == "function":
+            return self._guard(lambda: self._values.to_python(self._run(found, self._to_lua(arguments, frozenset()))))
+        return self._guard(lambda: self._values.to_python(found))
 
     def _find(self, function: str) -> Any:
         found = self._functions.get(function.encode())
@@ -131,20 +126,33 @@ class LuaAdapter:
         return [self._values.to_lua(value) for value in arguments]
 
     def _run(self, function: Any, arguments: list[Any]) -> Any:
-        result = self._call_within(self._limit_s, function, *arguments)
+        result = function(*arguments)
         return (result[0] if result else None) if isinstance(result, tuple) else result
 
     def _guard(self, run: Callable[[], T]) -> T:
+        """Run what happens in the Lua state within its limit of time, and translate what goes wrong."""
+        self._start_clock(self._limit_s)
+        is_late = False
         try:
-            return run()
+            try:
+                return run()
+            finally:
+                is_late = self._has_run_late()
         except LuaMemoryError as error:
             raise AdapterFailed(f"{self.name}.lua used up its memory", is_spent=True) from error
         except NotJson as error:
             raise AdapterFailed(f"{self.name}.lua returned {error}") from error
         except (LuaError, TypeError) as error:
-            if self._is_late():
+            if is_late:
                 raise AdapterFailed(f"{self.name}.lua used up its time", is_spent=True) from error
-            raise AdapterFailed(_first_line(error)) from error
+            raise AdapterFailed(_first_line(error) or f"{self.name}.lua failed without a message") from error
+
+    def _has_run_late(self) -> bool:
+        try:
+            return bool(self._stop_clock())
+        except LuaError:
+            # Once late, every instruction of this state fails.
+            return True
 
     # What Lua calls. An exception that left one of these would hand the script a Python object.
 
@@ -170,11 +178,7 @@ def _refuse_attributes(target: object, name: object, is_setting: bool) -> str:
     raise AttributeError("adapters have no access to Python")
 
 
-def _file(name: str) -> bytes:
-    return f"{name}.lua".encode()
-
-
 def _first_line(error: Exception) -> str:
-    raw = error.args[0] if error.args else "failed without a message"
+    raw = error.args[0] if error.args else ""
     text = text_of(raw) if isinstance(raw, bytes) else str(raw)
     return text.partition("\nstack traceback:")[0][:300]

@@ -70,23 +70,25 @@ class Adapters:
             del self._loaded[key]
 
     def _find(self, name: str) -> tuple[Version, list[Path]]:
-        names = [name] if name == BASE_ADAPTER else [name, BASE_ADAPTER]
-        version, paths = [], []
-        for wanted in names:
-            for folder in self._folders:
-                path = folder / f"{wanted}.lua"
-                try:
-                    found = path.stat()
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise AdapterFailed(f"{path} cannot be read: {error.strerror}") from error
-                version.append(f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}")
-                paths.append(path)
-                break
-            else:
-                raise AdapterFailed(f"there is no adapter {wanted}.lua in {self._folders[0]} or {self._folders[1]}")
-        return "-".join(version), paths
+        """Return the version and path of an adapter, and the path of the one that fills its gaps."""
+        found = [self._first(name, self._folders)]
+        if name != BASE_ADAPTER:
+            found.append(self._first(BASE_ADAPTER, self._folders))
+        elif found[0][1].parent != self._folders[-1]:
+            found.append(self._first(BASE_ADAPTER, self._folders[-1:]))
+        return "-".join(version for version, _ in found), [path for _, path in found]
+
+    def _first(self, name: str, folders: tuple[Path, ...]) -> tuple[Version, Path]:
+        for folder in folders:
+            path = folder / f"{name}.lua"
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise AdapterFailed(f"{path} cannot be read: {error.strerror}") from error
+            return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}", path
+        raise AdapterFailed(f"there is no adapter {name}.lua in {' or '.join(map(str, folders))}")
 
 
 def _read(path: Path) -> str:

@@ -102,10 +102,15 @@ local function check_time()
   end
 end
 
-local function call_within(limit_s, f, ...)
+-- Python calls these two around everything that it does in this state.
+local function start_clock(limit_s)
   deadline = clock() + limit_s
   sethook(check_time, "", INSTRUCTIONS_BETWEEN_CHECKS)
-  return f(...)
+end
+
+local function stop_clock()
+  sethook()
+  return is_late
 end
 
 local function create_bounded(f)
@@ -169,6 +174,6 @@ end
 
 return {
   null = null, mark_list = mark_list, new_big_integer = new_big_integer, new_raw = new_raw, inspect = inspect,
-  call_within = call_within, load_adapter = load_adapter, field = function(t, key) return rawget(t, key) end,
-  is_late = function() return is_late end,
+  start_clock = start_clock, stop_clock = stop_clock, load_adapter = load_adapter,
+  field = function(t, key) return rawget(t, key) end,
 }

@@ -65,6 +65,8 @@ class ProviderService:
         self._chat = Chat(
             self.sources, self._key_of, self.keys.redactor, self.workers, self.upstream, self.ledger.record
         )
+        self.config_readings = 0
+        """How often the configuration has been read."""
         self._peer = peer
         self._folder = folder
         self._from_environment = source_from_environment(environ)
@@ -181,9 +183,10 @@ class ProviderService:
             pause_s = FIRST_RETRY_S
             entries = answer.get("entries") if isinstance(answer, dict) else None
             self._configured = sources_from_entries(entries if isinstance(entries, list) else [])
-            self._is_known.set()
             await self._decide_on_embedded()
             self._apply()
+            self._is_known.set()
+            self.config_readings += 1
 
     async def _decide_on_embedded(self) -> None:
         if self._from_environment is not None or self._configured:

@@ -67,6 +67,10 @@ class Reply:
     """Cut the connection after so many content chunks of a stream; 0: before the first."""
     done_marker: bool = True
     """Whether a stream ends with ``data: [DONE]``."""
+    stall_after: int | None = None
+    """Fall silent after so many content chunks of a stream, until the client leaves."""
+    linger_s: float = 0.0
+    """Keep the connection of a finished stream open so long."""
 
 
 def text(content: str, **more: Any) -> Reply:
@@ -250,6 +254,13 @@ class FakeOpenAI:
             await self._runner.cleanup()
             self._runner = None
 
+    async def drop_connections(self) -> None:
+        """Close the connections that idle, as a server does that is restarted."""
+        for protocol in list(self._runner.server.connections) if self._runner and self._runner.server else []:
+            if protocol.transport is not None:
+                protocol.transport.abort()
+        await asyncio.sleep(0)
+
     async def _record(self, request: web.Request) -> Recorded:
         raw = await request.text()
         try:
@@ -312,14 +323,17 @@ class FakeOpenAI:
         self.open_streams += 1
         try:
             events = list(_events(recorded, reply))
-            if reply.disconnect_after is not None:
-                events = events[: 1 + reply.disconnect_after]
+            cut_after = reply.stall_after if reply.disconnect_after is None else reply.disconnect_after
+            if cut_after is not None:
+                events = events[: 1 + cut_after]
             if delay_s:
                 for event in events:
                     await asyncio.sleep(delay_s)
                     await response.write(event)
             else:
                 await response.write(b"".join(events))
+            if reply.stall_after is not None or reply.linger_s:
+                await asyncio.sleep(reply.linger_s or 3600)
             if reply.disconnect_after is not None:
                 await asyncio.sleep(0)
                 _cut(request)
