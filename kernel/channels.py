@@ -102,6 +102,19 @@ class ChannelRegistry:
         self._outputs = {name: each for name, each in self._outputs.items() if each.plugin != plugin}
         self._inputs = {name: each for name, each in self._inputs.items() if each.plugin != plugin}
 
+    def of_plugin(self, plugin: str) -> tuple[list[OutputChannel], list[InputChannel]]:
+        """Return the channels of a plugin, output and input."""
+        return (
+            [each for each in self._outputs.values() if each.plugin == plugin],
+            [each for each in self._inputs.values() if each.plugin == plugin],
+        )
+
+    def restore(self, plugin: str, channels: tuple[Sequence[OutputChannel], Sequence[InputChannel]]) -> None:
+        """Put back what :meth:`of_plugin` returned before a registration that failed elsewhere."""
+        self.unregister(plugin)
+        self._outputs |= {each.name: each for each in channels[0]}
+        self._inputs |= {each.name: each for each in channels[1]}
+
     def output(self, name: str) -> OutputChannel | None:
         """Return an output channel, or None."""
         return self._outputs.get(name)
