@@ -3,55 +3,80 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import structlog
 
 from homeagent_sdk.bus import BusPeer
-from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.errors import HomeAgentError, Invalid
 from kernel.journal import JournaledTurn
 from kernel.turns.frame import TurnFrame
 
 _BATCH: Final = 50
+_MOST_WAITING: Final = 256
 _APPEND_TIMEOUT_S: Final = 10.0
+_MARK_AFTER_S: Final = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _log = structlog.get_logger("memory")
 
+Event = dict[str, Any]
+
 
 class Rememberer:
-    """Reads what the memory was not told of from the journal, tells it, and marks it as told.
+    """Tells the memory of turns in the order in which they ended.
 
-    The journal is the queue: a crash in between repeats an append, which changes nothing since it carries the turn id.
+    The journal is the queue that survives: what is not marked there is told after the next start, and telling twice
+    changes nothing since events carry the turn id. A short queue in memory spares the way through the journal; when it
+    is full, or the memory cannot be reached, the journal is read again later.
 
     :param unremembered: ``(limit) -> turns`` of the journal
     :param mark_remembered: marks turn ids in the journal
     """
 
-    def __init__(self, bus: BusPeer, unremembered: Callable[..., Any], mark_remembered: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        bus: BusPeer,
+        unremembered: Callable[[int], Awaitable[list[JournaledTurn]]],
+        mark_remembered: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
         self._bus = bus
         self._unremembered = unremembered
         self._mark = mark_remembered
+        self._waiting: deque[Event] = deque()
+        self._told: list[str] = []
+        self._must_read_journal = True
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
-        self._settled.set()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin with what an earlier run left."""
-        self._settled.clear()
         self._wake.set()
-        self._task = asyncio.create_task(self._work(), name="rememberer")
+        self._tasks = [
+            asyncio.create_task(self._work(), name="rememberer"),
+            asyncio.create_task(self._mark_for_ever(), name="rememberer-marks"),
+        ]
 
     async def stop(self) -> None:
         """Stop; what is left is told after the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._mark_told()
+
+    def tell(self, event: Event) -> None:
+        """A turn has ended and its outcome is durable."""
+        self._settled.clear()
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append(event)
+        else:
+            self._must_read_journal = True
+        self._wake.set()
 
     def wake(self) -> None:
-        """A turn ended, or the memory service is back."""
-        self._settled.clear()
+        """The memory service is back."""
         self._wake.set()
 
     async def settle(self, timeout_s: float) -> None:
@@ -68,13 +93,11 @@ class Rememberer:
             await self._wake.wait()
             self._wake.clear()
             try:
-                while turns := await self._unremembered(_BATCH):
-                    await self._tell(turns)
+                await self._tell_all()
                 pause_s = _FIRST_PAUSE_S
-                if not self._wake.is_set():
-                    self._settled.set()
             except HomeAgentError as error:
                 _log.warning("the memory was not told yet", reason=str(error), again_in_s=pause_s)
+                self._must_read_journal = True
                 await self._wait_for_wake(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 self._wake.set()
@@ -85,33 +108,61 @@ class Rememberer:
         except TimeoutError:
             return
 
-    async def _tell(self, turns: list[JournaledTurn]) -> None:
-        told = []
-        try:
+    async def _tell_all(self) -> None:
+        while self._must_read_journal:
+            self._waiting.clear()
+            await self._mark_told()
+            self._must_read_journal = False
+            turns = await self._unremembered(_BATCH)
             for turn in turns:
-                await self._bus.call(
-                    "memory.append", {"event": event_of(turn)}, timeout_s=_APPEND_TIMEOUT_S, idempotent=True
-                )
-                told.append(turn.turn_id)
-        finally:
-            if told:
-                await self._mark(told)
+                await self._append(event_of(turn))
+            self._must_read_journal = self._must_read_journal or len(turns) == _BATCH
+        while self._waiting:
+            await self._append(self._waiting[0])
+            if self._waiting:
+                self._waiting.popleft()
+        self._settled.set()
+
+    async def _append(self, event: Event) -> None:
+        try:
+            await self._bus.call("memory.append", {"event": event}, timeout_s=_APPEND_TIMEOUT_S, idempotent=True)
+        except Invalid as error:
+            _log.error("the memory refuses a turn for good", turn=event["id"], reason=str(error))
+        self._told.append(event["id"])
+
+    async def _mark_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_MARK_AFTER_S)
+            try:
+                await self._mark_told()
+            except HomeAgentError as error:
+                _log.warning("told turns could not be marked", reason=str(error))
+
+    async def _mark_told(self) -> None:
+        if told := self._told[:]:
+            await self._mark(told)
+            del self._told[: len(told)]
 
 
-def event_of(turn: JournaledTurn) -> dict[str, Any]:
-    """Return a journaled turn as the event that the memory keeps: the words of both sides, never the prompt."""
+def event_of(turn: JournaledTurn) -> Event:
+    """Return a journaled turn as the event that the memory keeps."""
     frame = TurnFrame.unpack(turn.frame, turn.schema_version)
+    return event_of_frame(frame, turn.answer or "")
+
+
+def event_of_frame(frame: TurnFrame, answer: str) -> Event:
+    """Return a turn as the event that the memory keeps: the words of both sides, never the prompt."""
     return {
-        "id": turn.turn_id,
-        "lane": {"channel": turn.channel, "conversation": turn.conversation},
-        "principal": turn.principal,
-        "speaker": frame.speaker or turn.principal,
-        "visibility": {"principals": [turn.principal]},
-        "time": turn.accepted_at,
-        "input": turn.text,
-        "response": turn.answer or "",
+        "id": frame.turn_id,
+        "lane": {"channel": frame.channel, "conversation": frame.conversation},
+        "principal": frame.principal,
+        "speaker": frame.speaker or frame.principal,
+        "visibility": {"principals": [frame.principal]},
+        "time": frame.accepted_at,
+        "input": frame.text,
+        "response": answer,
         "tools_used": frame.tools_used,
         "tool_results": frame.tool_results,
         "origin": frame.kind,
-        "no_memory": turn.no_memory,
+        "no_memory": frame.no_memory,
     }

@@ -46,8 +46,8 @@ STEPS: Final[Mapping[str, Step]] = {
 }
 """Step → the function that does it and names the next one."""
 SAVED_AFTER: Final = frozenset({LLM, TOOLS})
-"""Steps whose result is recorded at once: repeating them would cost money or do something twice. The others give the
-same result again."""
+"""Steps whose result is recorded before the next one begins: repeating them would cost money or do something twice. The
+others give the same result again. An answer that nobody has still to see or change is recorded with the outcome."""
 MOST_RESUMES: Final = 2
 """How often a turn may be taken up again at the same step; beyond, that step is taken to be what kills the kernel."""
 _log = structlog.get_logger("turns")
@@ -106,10 +106,15 @@ class TurnMachine:
         while frame.step != DONE:
             step, began = frame.step, time.perf_counter()
             frame.step = await STEPS[step](run)
-            if step in SAVED_AFTER:
+            if step in SAVED_AFTER and not self._is_about_to_finish(frame):
                 await run.save()
             run.step_ms[step] = run.step_ms.get(step, 0.0) + (time.perf_counter() - began) * 1000
         _log.debug("turn done", turn=frame.turn_id, **{name: round(ms, 2) for name, ms in run.step_ms.items()})
+
+    def _is_about_to_finish(self, frame: TurnFrame) -> bool:
+        stages = self._environment.stages
+        is_plain = frame.step == POST_ACTION and not frame.calls and frame.kind == "user"
+        return is_plain and not stages.handlers("post_action") and not stages.handlers("before_output")
 
     async def _stopped(self, run: TurnRun) -> None:
         task = asyncio.current_task()

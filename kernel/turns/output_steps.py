@@ -10,6 +10,7 @@ import structlog
 
 from homeagent_sdk.errors import HomeAgentError
 from kernel.prompt import PastTurn
+from kernel.remember import event_of_frame
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import AFTER_OUTPUT, DONE, EMIT, SCHEMA_VERSION, TurnFrame
 
@@ -51,7 +52,8 @@ async def finish(run: TurnRun, outcome: str, text: str, error: HomeAgentError | 
     run.feed.close(item)
     timeline = await environment.timelines.of(*frame.lane)
     timeline.append(PastTurn(frame.turn_id, frame.text, text or None, f"{outcome}: {error}" if error else outcome))
-    environment.rememberer.wake()
+    if not frame.no_memory:
+        environment.rememberer.tell(event_of_frame(frame, text))
     await run.publish(
         "turn.finished",
         {
