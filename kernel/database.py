@@ -42,6 +42,11 @@ _HINTS: tuple[tuple[type[Exception], str], ...] = (
 _STORAGE_ERRORS = tuple(kind for kind, _ in _HINTS)
 
 
+_NO_TEMPORARY_FILES = "PRAGMA temp_store=MEMORY"
+"""SQLite puts statement journals and large sorts into the system's temporary folder, which a confined kernel cannot
+reach: a write failed with "unable to open database file" as soon as two of them met."""
+
+
 @dataclass(slots=True)
 class _Request(Generic[T]):
     work: Work[T]
@@ -50,7 +55,7 @@ class _Request(Generic[T]):
     error: BaseException | None = None
 
 
-class _Lane:
+class _Worker:
     """A thread with one connection and a bounded queue; subclasses say how a batch of requests is run."""
 
     def __init__(self, name: str, open_connection: Callable[[], apsw.Connection], path: Path, limit: int) -> None:
@@ -142,7 +147,7 @@ class _Lane:
             _log.warning("database_close_failed", path=str(self._path), error=str(error))
 
 
-class _Writer(_Lane):
+class _Writer(_Worker):
     transactions = 0
 
     def _run(self, connection: apsw.Connection, batch: list[_Request[Any]]) -> None:
@@ -170,7 +175,7 @@ class _Writer(_Lane):
         connection.execute("RELEASE request")
 
 
-class _Reader(_Lane):
+class _Reader(_Worker):
     def _run(self, connection: apsw.Connection, batch: list[_Request[Any]]) -> None:
         for request in batch:
             try:
@@ -286,12 +291,14 @@ class Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(_NO_TEMPORARY_FILES)
         return connection
 
     def _connect_to_read(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path), statementcachesize=_STATEMENT_CACHE)
         connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA query_only=ON")
+        connection.execute(_NO_TEMPORARY_FILES)
         return connection
 
 
