@@ -60,6 +60,11 @@ class EmbeddedModel:
         return self._task is not None
 
     @property
+    def process_id(self) -> int | None:
+        """The process, if there is one."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
     def as_source(self) -> Source:
         """Return it as a source without an address, to be listed while it starts."""
         return self.source or _source("")

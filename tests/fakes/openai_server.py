@@ -254,13 +254,6 @@ class FakeOpenAI:
             await self._runner.cleanup()
             self._runner = None
 
-    async def drop_connections(self) -> None:
-        """Close the connections that idle, as a server does that is restarted."""
-        for protocol in list(self._runner.server.connections) if self._runner and self._runner.server else []:
-            if protocol.transport is not None:
-                protocol.transport.abort()
-        await asyncio.sleep(0)
-
     async def _record(self, request: web.Request) -> Recorded:
         raw = await request.text()
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -372,11 +373,29 @@ async def test_an_adapter_cannot_smuggle_headers(one, fake, header):
     assert fake.requests == []
 
 
-async def test_a_dead_idle_connection_is_replaced_unseen(one, fake, monkeypatch):
-    await one.chat()
-    await fake.drop_connections()
-    assert (await one.done())["source"] == "a"
-    assert await outcomes(one) == [("a", "ok"), ("a", "ok")]
+async def test_a_connection_that_died_while_it_idled_is_replaced_unseen(stage):
+    connections = 0
+
+    async def handle(reader, writer):
+        nonlocal connections
+        connections += 1
+        for answered in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))
+            if answered:
+                break
+            body = b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}'
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        await stage.configure(a={"base_url": f"http://127.0.0.1:{port}", "model": "m"})
+        answers = [(await stage.done())["message"]["content"] for _ in range(2)]
+        await stage.service.upstream.close()
+    assert answers == ["yes", "yes"]
+    assert connections == 2
+    assert await outcomes(stage) == [("a", "ok"), ("a", "ok")]
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------
