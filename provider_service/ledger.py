@@ -176,6 +176,8 @@ class Ledger:
     def _connect(self) -> apsw.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection = apsw.Connection(str(self._path))
+        # The system's temporary folder is out of reach for a confined process.
+        connection.execute("PRAGMA temp_store=MEMORY")
         self._path.chmod(0o600)
         connection.set_busy_timeout(5000)
         connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -512")
