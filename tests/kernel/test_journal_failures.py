@@ -79,9 +79,7 @@ class SmallTmpfs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True, capture_output=True
-        )
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True, capture_output=True)
 
     def fill(self) -> None:
         with (self.folder / "filler").open("wb", buffering=0) as filler:
