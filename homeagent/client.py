@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -75,21 +74,8 @@ def listens(path: Path) -> bool:
 
 
 def _load_bus() -> Any:
-    """Import the bus without rich, which structlog would load for a console that nobody here looks at.
+    """Import the bus late, and after the sdk's logging, which keeps structlog from loading more than is needed."""
+    import homeagent_sdk.logging
+    import homeagent_sdk.bus  # isort: skip
 
-    That is a fifth of a second and 5 MB, for the launcher on every start. What the bus logs is dropped in a program
-    that has no log of its own: its standard output belongs to the answer.
-    """
-    is_absent = "rich" not in sys.modules and "structlog" not in sys.modules
-    if is_absent:
-        sys.modules["rich"] = None  # type: ignore[assignment]
-    try:
-        import homeagent_sdk.bus
-    finally:
-        if is_absent:
-            del sys.modules["rich"]
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return homeagent_sdk.bus

@@ -15,7 +15,16 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import structlog
+# structlog loads rich where it is installed, for a console renderer that is not used here: 5 MB and a tenth of a second
+# in every process.
+_without_rich = "rich" not in sys.modules and "structlog" not in sys.modules
+if _without_rich:
+    sys.modules["rich"] = None  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    if _without_rich:
+        del sys.modules["rich"]
 
 LOG_FILE_BYTES = 10 * 1024 * 1024
 LOG_FILES = 3
@@ -34,6 +43,17 @@ _LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "cri
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 _known_secrets: set[str] = set()
+
+
+def get_logger(name: str | None = None) -> structlog.typing.FilteringBoundLogger:
+    """Return a logger whose methods take an event and fields: ``log.info("turn finished", seconds=1.2)``.
+
+    The same as structlog's own, but for the memory: modules that take it from here load no console renderer.
+
+    :param name: of the part that logs, field ``logger`` of each line
+    """
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(*([name] if name else []))
+    return logger
 
 
 def hide(secret: str) -> None:
@@ -87,7 +107,7 @@ def configure(service: str, data_dir: Path, level: str | None = None) -> None:
             _mask_event,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_number(level)),
-        logger_factory=lambda *_: sink,
+        logger_factory=lambda *name: _Logger(sink, name[0] if name else None),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
@@ -131,8 +151,18 @@ class _Sink:
             rest = " ".join(f"{key}={value}" for key, value in fields.items())
             sys.stderr.write(f"{clock} {level:<8}{self._service:<17}{event} {rest}".rstrip() + "\n")
 
+
+class _Logger:
+    """What structlog calls with a finished event; ``name`` is that of the part that logs."""
+
+    def __init__(self, sink: _Sink, name: str | None) -> None:
+        self._sink = sink
+        self._name = name
+
     def _log(self, *, fields: dict[str, Any]) -> None:
-        self.write(fields)
+        if self._name is not None:
+            fields.setdefault("logger", self._name)
+        self._sink.write(fields)
 
     debug = info = warning = warn = error = critical = fatal = exception = msg = log = _log
 

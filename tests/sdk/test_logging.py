@@ -53,6 +53,26 @@ def test_an_event_becomes_one_json_line(log_file: Path) -> None:
     assert "数据" in log_file.read_text(), "Chinese stays readable"
 
 
+def test_the_name_of_a_logger_is_a_field(log_file: Path) -> None:
+    service_logging.get_logger("bus").info("one")
+    structlog.get_logger("turns").info("two")
+    service_logging.get_logger().info("three")
+    assert [line.get("logger") for line in written(log_file)] == ["bus", "turns", None]
+
+
+def test_a_logger_made_before_the_configuration_follows_it(tmp_path: Path) -> None:
+    log = service_logging.get_logger("early")
+    service_logging.configure("x", tmp_path)
+    log.info("one")
+    assert [line["event"] for line in written(tmp_path / "log" / "x.log")] == ["one"]
+
+
+def test_no_console_renderer_is_loaded() -> None:
+    program = "import homeagent_sdk.logging, sys; print('rich' in sys.modules, 'rich.console' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "False False\n"
+
+
 def test_only_its_owner_may_read_the_file(log_file: Path) -> None:
     structlog.get_logger().info("x")
     written(log_file)
