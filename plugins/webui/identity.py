@@ -15,6 +15,9 @@ from .errors import Refused
 REMEMBERED_S = 30.0
 """How long a key that the kernel accepted is taken without asking again; so long may a removed key still work."""
 
+REFUSED_S = 10.0
+"""How long a key that the kernel refused is refused again without asking, and without counting as another guess."""
+
 LONGEST_KEY = 512
 _REMEMBERED_KEYS = 256
 _ATTEMPTS = 10
@@ -72,7 +75,8 @@ class KeyRing:
         self._authenticate = authenticate
         self._limiter = limiter
         self._monotonic = monotonic
-        self._remembered: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[float, Principal | None]] = OrderedDict()
+        """Digest of a key → until when, and whose it is; None: nobody's."""
 
     async def principal(self, key: str, address: str) -> Principal:
         """Return the principal of ``key``.
@@ -82,22 +86,30 @@ class KeyRing:
         """
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
         until, principal = self._remembered.get(digest, (0.0, None))
-        if principal is not None and self._monotonic() < until:
-            return principal
-        self._limiter.check(address)
+        if self._monotonic() >= until:
+            self._limiter.check(address)
+            principal = await self._ask(key)
+            if principal is None:
+                self._limiter.failed(address)
+            self._remember(digest, principal)
+        if principal is None:
+            raise Refused("wrong_key", headers={"WWW-Authenticate": "Bearer"})
+        return principal
+
+    async def _ask(self, key: str) -> Principal | None:
+        if len(key) > LONGEST_KEY or not key.isascii():
+            return None
         try:
-            if len(key) > LONGEST_KEY or not key.isascii():
-                raise Denied("no key of ours looks like that")
-            principal = await self._authenticate(key)
+            return await self._authenticate(key)
         except Denied:
-            self._remembered.pop(digest, None)
-            self._limiter.failed(address)
-            raise Refused("wrong_key", headers={"WWW-Authenticate": "Bearer"}) from None
-        self._remembered[digest] = (self._monotonic() + REMEMBERED_S, principal)
+            return None
+
+    def _remember(self, digest: bytes, principal: Principal | None) -> None:
+        for_s = REFUSED_S if principal is None else REMEMBERED_S
+        self._remembered[digest] = (self._monotonic() + for_s, principal)
         self._remembered.move_to_end(digest)
         if len(self._remembered) > _REMEMBERED_KEYS:
             self._remembered.popitem(last=False)
-        return principal
 
 
 def bearer_key(authorization: str | None) -> str:

@@ -37,11 +37,19 @@ def build() -> Plugin:
     @plugin.output_channel(PAGE_CHANNEL, flags=OutputFlags.TEXT, synchronous=True)
     async def show(message: OutputMessage) -> Receipt:
         """The chat page in the browser. Shows the text in the conversation, at once if the page is open."""
+        return push("output", message)
+
+    @plugin.output_channel(API_CHANNEL, flags=OutputFlags.TEXT, synchronous=True)
+    async def notify(message: OutputMessage) -> Receipt:
+        """Programs that use the OpenAI-compatible API. They cannot be called; the person's open pages show the text."""
+        return push("notice", message)
+
+    def push(kind: str, message: OutputMessage) -> Receipt:
         conversation = own_conversation(message.principal, message.conversation)
         if conversation is None:
             return Receipt("failed", "the conversation is not this person's")
         event = {
-            "type": "output",
+            "type": kind,
             "output_id": message.output_id,
             "conversation": conversation,
             "text": str(message.payload),

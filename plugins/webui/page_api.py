@@ -126,8 +126,9 @@ class PageApi:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Stream what happens without the page's asking, as server-sent events.
 
-        turn (someone sent a message, perhaps this page) · output (the agent speaks) · state (ask for the state again).
-        There is no replay: a page that connects again reads the history.
+        turn (someone sent a message, perhaps this page) · output (the agent speaks in a conversation of the page) ·
+        notice (it speaks in one of the API) · state (ask for the state again). There is no replay: a page that connects
+        again reads the history.
         """
         principal = await self._login.principal(request)
         response = web.StreamResponse(headers=_EVENTS)

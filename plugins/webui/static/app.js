@@ -9,6 +9,7 @@ import { restoreTheme, switchTheme } from "./theme.js";
 
 const byId = (id) => document.getElementById(id);
 const NEAR_END = 80;
+const NOTICES = 4;
 
 class App {
   constructor() {
@@ -127,6 +128,7 @@ class App {
 
   #onEvent(event) {
     if (event.type === "state") return this.#refreshState();
+    if (event.type === "notice") return showNotice(event);
     const isHere = event.conversation === this.conversation.name;
     if (isHere && event.type === "turn") this.conversation.onTurn(event);
     if (isHere && event.type === "output") this.conversation.onOutput(event).catch(() => this.#load(this.conversation));
@@ -216,6 +218,27 @@ class App {
     byId("menu").setAttribute("aria-expanded", String(isOpen));
     byId("shade").hidden = !isOpen;
   }
+}
+
+/** Show what the agent says in a conversation that another program has with it. */
+function showNotice(event) {
+  const notice = document.createElement("article");
+  notice.className = "notice";
+  const from = document.createElement("small");
+  from.textContent = t("notice_from", { name: event.conversation });
+  const words = document.createElement("div");
+  words.className = "prose";
+  words.append(markdown(event.text));
+  const close = document.createElement("button");
+  close.type = "button";
+  close.className = "quiet icon";
+  close.textContent = "×";
+  close.setAttribute("aria-label", t("close"));
+  close.addEventListener("click", () => notice.remove());
+  notice.append(from, words, close);
+  const notices = byId("notices");
+  notices.append(notice);
+  while (notices.childElementCount > NOTICES) notices.firstElementChild.remove();
 }
 
 new App().start();

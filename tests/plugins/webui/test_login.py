@@ -10,7 +10,7 @@ from homeagent_sdk.errors import Denied
 from homeagent_sdk.plugin import Principal
 from homeagent_sdk.testing import FakeKernel
 from plugins.webui.errors import Refused
-from plugins.webui.identity import REMEMBERED_S, AttemptLimiter, KeyRing
+from plugins.webui.identity import REFUSED_S, REMEMBERED_S, AttemptLimiter, KeyRing
 from plugins.webui.seal import COOKIE_S, Seal, load_secret
 from tests.plugins.live_kernel import LiveKernel
 from tests.plugins.webui.conftest import Web, running, unsafe_jar
@@ -111,8 +111,8 @@ async def test_a_removed_key_ends_the_login(web: Web, monkeypatch: pytest.Monkey
 
 
 async def test_a_wrong_key_is_refused_and_the_tenth_time_the_address_waits(web: Web) -> None:
-    for _ in range(10):
-        async with web.chat("ha-wrong", say="hi") as response:
+    for number in range(10):
+        async with web.chat(f"ha-wrong-{number}", say="hi") as response:
             assert response.status == 401
             assert (await response.json())["error"]["code"] == "invalid_api_key"
     async with web.chat("ha-wrong", say="hi") as response:
@@ -122,10 +122,29 @@ async def test_a_wrong_key_is_refused_and_the_tenth_time_the_address_waits(web: 
 
 async def test_a_known_key_still_works_from_an_address_that_has_to_wait(web: Web) -> None:
     await web.answer(say="hi")
-    for _ in range(11):
-        async with web.chat("ha-wrong", say="hi") as response:
+    for number in range(11):
+        async with web.chat(f"ha-wrong-{number}", say="hi") as response:
             await response.read()
     await web.answer(say="hi")
+
+
+async def test_a_program_with_a_removed_key_does_not_lock_its_address_out(web: Web) -> None:
+    for _ in range(20):
+        async with web.chat("ha-removed", say="hi") as response:
+            assert response.status == 401
+    await web.log_in()
+
+
+async def test_a_refused_key_is_asked_for_again_after_a_while() -> None:
+    clock, kernel = Clock(), Kernel()
+    ring = KeyRing(kernel.authenticate, AttemptLimiter(clock), clock)
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await ring.principal("late", "a")
+    assert kernel.asked == 1
+    kernel.keys.add("late")
+    clock.now += REFUSED_S
+    assert (await ring.principal("late", "a")).principal == "late"
 
 
 async def test_a_missing_key_is_told_how_to_send_it(web: Web) -> None:

@@ -284,6 +284,18 @@ async def test_what_the_agent_says_by_itself_appears_live(live: Web, browser: An
         await expect(page.page.locator("#conversations li.unread")).to_have_count(1)
 
 
+async def test_what_the_agent_says_in_a_conversation_of_the_api_is_a_notice(live: Web, browser: Any) -> None:
+    async with opened(browser, live) as page:
+        await page.log_in()
+        await page.shows("#empty", "What can I do")
+        await live.kernel.send_output("webui", "api", "The **laundry** is done", conversation="owner/kitchen-panel")
+        await page.shows(".notice", "The laundry is done")
+        await page.shows(".notice", "kitchen-panel")
+        await page.picture("notice")
+        await page.page.click(".notice > button")
+        await expect(page.page.locator(".notice")).to_have_count(0)
+
+
 async def test_two_pages_of_one_person_show_the_same(live: Web, browser: Any) -> None:
     async with opened(browser, live) as page:
         await page.log_in()
