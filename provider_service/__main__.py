@@ -7,25 +7,27 @@ import asyncio
 import os
 import resource
 import sys
+from typing import TYPE_CHECKING
 
-import structlog
-
-from homeagent_sdk import logging, process
-from homeagent_sdk.bus import Credential, Peer
-from homeagent_sdk.confine import confine, import_roots, standard_read_only
-from homeagent_sdk.paths import DataDir
 from homeagent_sdk.secrets import take_from_environment
-from provider_service.service import BUNDLED_ADAPTERS, ProviderService
-from provider_service.source import ENVIRONMENT_KEY
+
+if TYPE_CHECKING:
+    from homeagent_sdk.bus import Peer
+    from homeagent_sdk.paths import DataDir
+    from provider_service.service import ProviderService
 
 PEER = "provider"
+ENVIRONMENT_KEY = "HOMEAGENT_LLM_API_KEY"
 _WAIT_FOR_KERNEL_S = 86_400.0
-_log = structlog.get_logger("provider_service")
 
 
 def main() -> int:
     """Run the service; returns the exit code."""
+    # The rest is imported once this program no longer has to be executed again.
     secrets = take_from_environment([ENVIRONMENT_KEY])
+    from homeagent_sdk import process
+    from homeagent_sdk.paths import DataDir
+
     process.die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m provider_service", description="The provider service.")
     parser.add_argument("--data-dir", required=True, help="the data directory that all services share")
@@ -37,6 +39,13 @@ def main() -> int:
 
 
 async def _run(data: DataDir, secrets: dict[str, str], stopping: asyncio.Event) -> None:
+    import structlog
+
+    from homeagent_sdk import logging
+    from homeagent_sdk.bus import Credential, Peer
+    from homeagent_sdk.confine import confine, import_roots, standard_read_only
+    from provider_service.service import BUNDLED_ADAPTERS, ProviderService
+
     data.create("provider", "log")
     logging.configure("provider_service", data.root)
     credential = Credential.from_key_file(PEER, data.key_file(PEER))
@@ -52,7 +61,7 @@ async def _run(data: DataDir, secrets: dict[str, str], stopping: asyncio.Event) 
     service.serve()
     try:
         await service.start()
-        _log.info("started", confinement=confinement.to_dict())
+        structlog.get_logger("provider_service").info("started", confinement=confinement.to_dict())
         await _take_part(peer, service, stopping)
     finally:
         await peer.stop()
