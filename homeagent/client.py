@@ -74,8 +74,15 @@ def listens(path: Path) -> bool:
 
 
 def _load_bus() -> Any:
-    """Import the bus late, and after the sdk's logging, which keeps structlog from loading more than is needed."""
+    """Import the bus late, and after the sdk's logging, which keeps structlog from loading more than is needed.
+
+    What the bus logs is dropped in a program that has no log of its own: its standard output belongs to the answer.
+    """
     import homeagent_sdk.logging
     import homeagent_sdk.bus  # isort: skip
 
+    import structlog  # isort: skip
+
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return homeagent_sdk.bus

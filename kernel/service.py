@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import structlog
 
-from homeagent_sdk.bus import Peer
+from homeagent_sdk.bus import Event, Peer
 from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.logging import set_level
 from homeagent_sdk.paths import DataDir
 from kernel.bus import Hub, read_keys
 from kernel.channels import ChannelRegistry
@@ -34,6 +35,7 @@ from kernel.turns.machine import TurnMachine
 
 _PRUNE_INTERVAL_S: Final = 3600.0
 _TIMELINE_TURNS: Final = 200
+_ASK_TIMEOUT_S: Final = 5.0
 _PLUGIN_TIERS: Final = ("builtin", "external")
 _log = structlog.get_logger("kernel")
 
@@ -67,6 +69,7 @@ class Kernel:
         self._serve()
         await self._bus.start()
         self._rememberer.start()
+        await self._bus.subscribe(["plugin.stopped"], self._plugin_stopped)
         await self._resume()
         self._spawn(self._prune_for_ever(), "journal-pruning")
         _log.info("kernel started", epoch=self._hub.epoch)
@@ -86,6 +89,7 @@ class Kernel:
         await self._database.open()
         self._cleanup.push_async_callback(self._database.close)
         await self._config.load()
+        set_level(self._config.text("core.log.level"))
         await self._principals.load()
         if self._owner_key:
             await self._principals.import_key("owner", self._owner_key)
@@ -174,8 +178,20 @@ class Kernel:
         elif name == "provider":
             self._sources.forget()
 
+    async def _plugin_stopped(self, event: Event) -> None:
+        """Take away the guards of a plugin that a person disabled; those of a crashed one keep the turns closed."""
+        name = str(event.payload["name"])
+        try:
+            answer = await self._bus.call("host.plugins", timeout_s=_ASK_TIMEOUT_S)
+        except HomeAgentError as error:
+            _log.warning("not known whether a plugin was disabled", plugin=name, reason=str(error))
+            return
+        if not any(each["name"] == name and each["state"] != "disabled" for each in answer["plugins"]):
+            self._plugins.forget(name, int(event.payload["generation"]), for_good=True)
+
     async def _config_changed(self, keys: list[str]) -> None:
         self._sources.forget()
+        set_level(self._config.text("core.log.level"))
         await self._bus.publish("config.changed", {"keys": keys})
 
     async def _prune_for_ever(self) -> None:

@@ -55,14 +55,14 @@ class PluginMethods:
         """Replace all that a plugin had registered by this group, or change nothing."""
         fields, plugin, tier = as_map(body), call.origin.name, call.origin.tier
         specs = [StageSpec.from_wire(each) for each in _list(fields, "stages")]
-        before = self._tools.of_plugin(plugin)
+        tools_before, channels_before = self._tools.of_plugin(plugin), self._channels.of_plugin(plugin)
         self._tools.register(plugin, call.origin.generation, _list(fields, "tools"))
         try:
             self._channels.register(plugin, _list(fields, "outputs"), _list(fields, "inputs"))
             self._stages.register(plugin, tier, specs)
         except HomeAgentError:
-            self._tools.restore(plugin, before)
-            self._channels.unregister(plugin)
+            self._tools.restore(plugin, tools_before)
+            self._channels.restore(plugin, channels_before)
             raise
         finally:
             self._offer_own_tools()
@@ -70,13 +70,16 @@ class PluginMethods:
         _log.info("plugin registered", plugin=plugin, generation=call.origin.generation)
         return {}
 
-    def forget(self, plugin: str, generation: int) -> None:
-        """Take out everything of a plugin whose process is gone; a newer generation stays."""
+    def forget(self, plugin: str, generation: int, *, for_good: bool = False) -> None:
+        """Take out everything of a plugin whose process is gone; a newer generation stays.
+
+        :param for_good: a person stopped it; otherwise its required handlers keep guarding until it is back
+        """
         if self._generations.get(plugin, generation) > generation:
             return
         self._generations.pop(plugin, None)
         self._tools.unregister(plugin)
-        self._stages.unregister(plugin, keep_required=True)
+        self._stages.unregister(plugin, keep_required=not for_good)
         self._channels.unregister(plugin)
         self._offer_own_tools()
 

@@ -20,6 +20,10 @@ _MOST_CONTENT_CHARACTERS: Final = 200_000
 _UNKNOWN_OUTCOME: Final = (
     "This call had started when the system was interrupted. It may or may not have run; check before you repeat it."
 )
+_NOBODY_TO_APPROVE: Final = (
+    "This tool needs a person's approval for each call, and nobody can be asked here. Tell the person what you wanted to "
+    "do; do not try again."
+)
 _WRAP_UP: Final = "Report briefly what was done, what was found and what is still open. No further tools can be called."
 _log = structlog.get_logger("turns")
 
@@ -98,6 +102,9 @@ async def _run_call(run: TurnRun, call: ToolCall) -> str | None:
         return None
     except NotFound as error:
         _refuse(call, str(error))
+        return None
+    if tool.flags.requires_approval:
+        _refuse(call, _NOBODY_TO_APPROVE)
         return None
     call.is_private = tool.flags.no_memory
     run.feed.tool(call.name, "started")

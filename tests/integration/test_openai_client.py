@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.conftest import far_end_in_thread
-from tests.fakes.openai_server import FakeOpenAI, error
+from tests.fakes.openai_server import FakeOpenAI, error, text
 from tests.home import API_KEY, LLM_KEY, Home
 
 
@@ -31,9 +31,9 @@ def client(shared_home: Home) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def ask(client: openai.OpenAI, text: str, **more: object) -> openai.types.chat.ChatCompletion:
+def ask(client: openai.OpenAI, message: str, **more: object) -> openai.types.chat.ChatCompletion:
     return client.chat.completions.create(  # type: ignore[call-overload,no-any-return]
-        model="homeagent", messages=[{"role": "user", "content": text}], **more
+        model="homeagent", messages=[{"role": "user", "content": message}], **more
     )
 
 
@@ -46,8 +46,9 @@ def test_a_plain_answer_with_usage(client: openai.OpenAI, far: FakeOpenAI) -> No
     assert far.requests[-1].headers["Authorization"] == f"Bearer {LLM_KEY}"
 
 
-def test_a_streamed_answer_with_usage(client: openai.OpenAI) -> None:
+def test_a_streamed_answer_with_usage(client: openai.OpenAI, far: FakeOpenAI) -> None:
     pieces, usage = [], None
+    far.push(text("streamed: this sentence comes in pieces", pieces=6, chunk_delay_s=0.05))
     stream = client.chat.completions.create(
         model="auto",
         messages=[{"role": "user", "content": "stream me this sentence please"}],
@@ -57,7 +58,7 @@ def test_a_streamed_answer_with_usage(client: openai.OpenAI) -> None:
     for chunk in stream:
         usage = chunk.usage or usage
         pieces += [choice.delta.content or "" for choice in chunk.choices]
-    assert "stream me this sentence please" in "".join(pieces)
+    assert "".join(pieces) == "streamed: this sentence comes in pieces"
     assert sum(1 for piece in pieces if piece) > 1
     assert usage is not None and usage.total_tokens > 0
 

@@ -28,7 +28,7 @@ class ToolDeclaration:
     parallel_safe: bool
     serial: bool
     idempotent: bool
-    timeout_s: float
+    timeout_s: float | None
     requires_approval: bool
 
     def schema(self) -> ToolSchema:
@@ -106,7 +106,7 @@ def check_tool(tool: ToolDeclaration) -> None:
             f"{tool.name!r} cannot be the name of a tool",
             hint="use 1 to 64 of A-Z a-z 0-9 _ -; one bad name makes a model refuse the whole request",
         )
-    if tool.timeout_s <= 0:
+    if tool.timeout_s is not None and tool.timeout_s <= 0:
         raise Invalid(f"tool {tool.name}: timeout_s must be more than 0 seconds")
 
 

@@ -66,7 +66,7 @@ class Plugin:
         parallel_safe: bool = False,
         serial: bool = False,
         idempotent: bool = False,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         requires_approval: bool = False,
     ) -> Callable[[Function], Function]:
         """Let the model call a function, async or plain (a plain one runs in a thread).
@@ -80,7 +80,7 @@ class Plugin:
         :param parallel_safe: it may run beside other parallel-safe calls of the same answer
         :param serial: it never runs beside another call, whatever else is said
         :param idempotent: it may be run again after a crash
-        :param timeout_s: its time limit in seconds
+        :param timeout_s: its time limit in seconds; None: that of the setting ``core.agent.tool_timeout``
         :param requires_approval: a person has to agree to each call
         :raises Invalid: the name or an option cannot be
         :raises Conflict: the plugin has a tool of that name
