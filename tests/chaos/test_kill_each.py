@@ -66,7 +66,7 @@ def remembered(home: Home) -> Counter[str]:
     path = home.data_dir / "memory" / "memory.db"
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        return Counter(text for (text,) in connection.execute("SELECT input FROM events"))
+        return Counter(text for (text,) in connection.execute("SELECT input FROM event"))
     finally:
         connection.close()
 
