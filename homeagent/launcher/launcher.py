@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from homeagent.client import listens, open_peer
-from homeagent.exit_codes import FAILED, OK, exit_code_of
+from homeagent.exit_codes import CONFIGURATION, FAILED, OK, exit_code_of
 from homeagent.launcher import announcer, key_files, preflight, record
 from homeagent.launcher.options import DEFAULT_PORT, Options
 from homeagent.launcher.progress import Progress
@@ -19,7 +19,7 @@ from homeagent.launcher.service import ServiceSpec
 from homeagent.launcher.supervisor import Supervisor
 from homeagent.overview import SERVICES, Overview
 from homeagent_sdk.catalogue import text
-from homeagent_sdk.errors import HomeAgentError, TimedOut
+from homeagent_sdk.errors import HomeAgentError, TimedOut, Unavailable
 from homeagent_sdk.paths import DataDir
 from homeagent_sdk.secrets import take_from_environment
 
@@ -53,7 +53,7 @@ def up(options: Options) -> int:
         key_files.create_key_files(data.keys)
     except (HomeAgentError, OSError) as error:
         progress.tell(text("command.error", message=error))
-        return exit_code_of(error)
+        return CONFIGURATION if isinstance(error, Unavailable) else exit_code_of(error)
     launcher = Launcher(data, service_specs(data, port, options.overrides, secrets), progress, port=port)
     launcher.shows_first_key = "HOMEAGENT_API_KEY" not in secrets
     try:
@@ -132,9 +132,10 @@ class Launcher:
             environment=_child_environment(),
             log_dir=self._data.log,
             changed=self._write_record,
-            tell=self._progress.tell,
+            tell=self._tell,
         )
         self._supervisor.start()
+        _configure_log(self._data)
         announcing = asyncio.create_task(self._announce())
         try:
             code = await self._until_stopped(announcing)
@@ -176,8 +177,10 @@ class Launcher:
         else:
             names = ", ".join(part.name for part in overview.waiting_for)
             self._progress.tell(text("command.up_ready_without", address=self._address, names=names))
-        sys.stdout.write(f"ready {self._address}\n")
-        sys.stdout.flush()
+        # Whoever was to read the line may be gone; the system runs all the same.
+        with suppress(OSError):
+            sys.stdout.write(f"ready {self._address}\n")
+            sys.stdout.flush()
 
     async def _wait_and_inform(self) -> Overview:
         """Wait until the system is up, and tell what its owner has to know before the first message."""
@@ -225,6 +228,13 @@ class Launcher:
         if notice is not None:
             self._progress.tell(notice)
 
+    def _tell(self, line: str) -> None:
+        """Tell the person, and the log: what happens to services is asked about days later."""
+        from homeagent_sdk.logging import get_logger
+
+        self._progress.tell(line)
+        get_logger("supervisor").info(line)
+
     def _told_to_stop(self) -> None:
         if not self._stopping.is_set():
             self._stopping.set()
@@ -257,6 +267,13 @@ class Launcher:
         except OSError as error:
             # A full disk: other commands know less for a while, but the services are kept running.
             self._progress.tell(text("command.warning", message=error))
+
+
+def _configure_log(data: DataDir) -> None:
+    """Set up the launcher's own log; only now, since the services need not wait for the libraries that it takes."""
+    from homeagent_sdk.logging import configure
+
+    configure("launcher", data.root, show=False)
 
 
 def _child_environment() -> dict[str, str]:

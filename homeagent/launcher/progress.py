@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TextIO
 
 from homeagent_sdk.catalogue import text
@@ -23,9 +24,7 @@ class Progress:
 
     def tell(self, line: str) -> None:
         """Write a line that stays."""
-        self._erase()
-        self._stream.write(f"{line}\n")
-        self._stream.flush()
+        self._put(f"{line}\n")
 
     def waiting_for(self, names: Iterable[str]) -> None:
         """Say what is not up yet."""
@@ -37,17 +36,16 @@ class Progress:
                 self.tell(line)
             return
         if line != self._shown:
-            self._erase()
-            self._stream.write(line)
-            self._stream.flush()
+            self._put(line)
             self._shown = line
 
     def done(self) -> None:
         """Take the changing line away."""
-        self._erase()
-        self._stream.flush()
+        self._put("")
 
-    def _erase(self) -> None:
-        if self._shown:
-            self._stream.write("\r\x1b[2K")
-            self._shown = ""
+    def _put(self, words: str) -> None:
+        """Write in place of the changing line. A terminal that was closed is no reason for the launcher to end."""
+        erase, self._shown = "\r\x1b[2K" if self._shown else "", ""
+        with suppress(OSError, ValueError):
+            self._stream.write(erase + words)
+            self._stream.flush()

@@ -84,7 +84,7 @@ def _mask_field(key: str, value: Any, depth: int) -> Any:
     return mask(value, depth)
 
 
-def configure(service: str, data_dir: Path, level: str | None = None) -> None:
+def configure(service: str, data_dir: Path, level: str | None = None, *, show: bool | None = None) -> None:
     """Send the log of this process (structlog's and the standard library's) to ``<data_dir>/log/<service>.log``.
 
     The file turns over at 10 MB; three are kept. Lines are written by a thread of their own, which starts with the
@@ -94,11 +94,21 @@ def configure(service: str, data_dir: Path, level: str | None = None) -> None:
     :param service: the name of the process, field ``service`` of each line
     :param data_dir: the data directory; its folder ``log`` is made if missing
     :param level: debug, info, warn or error; default ``HOMEAGENT_LOG_LEVEL``, else info
+    :param show: whether the lines go to stderr too; default: if that is a terminal
     """
     folder = Path(data_dir) / "log"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    sink = _Sink(service, _LogFile(folder / f"{service}.log"))
+    shows = sys.stderr.isatty() if show is None else show
+    _install(_Sink(service, _LogFile(folder / f"{service}.log"), shows), level)
+
+
+def be_quiet() -> None:
+    """Write no log at all: for a command that tells its user itself what there is to tell."""
+    _install(_Sink("", None, False), "critical")
+
+
+def _install(sink: _Sink, level: str | None) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -135,17 +145,18 @@ def _mask_event(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple
 class _Sink:
     """Where finished events go: the file, and stderr if a person sits before it."""
 
-    def __init__(self, service: str, file: _LogFile) -> None:
+    def __init__(self, service: str, file: _LogFile | None, person_reads: bool) -> None:
         self._service = service
         self._file = file
-        self._person_reads = sys.stderr.isatty()
+        self._person_reads = person_reads
 
     def write(self, fields: dict[str, Any]) -> None:
         level = str(fields.pop("level", "info"))
         event = str(fields.pop("event", ""))
         now = time.time()
         line = {"time": round(now, 6), "level": level, "service": self._service, "event": event, **fields}
-        self._file.write(json.dumps(line, ensure_ascii=False, default=repr))
+        if self._file is not None:
+            self._file.write(json.dumps(line, ensure_ascii=False, default=repr))
         if self._person_reads:
             clock = time.strftime("%H:%M:%S", time.localtime(now))
             rest = " ".join(f"{key}={value}" for key, value in fields.items())

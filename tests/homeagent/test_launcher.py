@@ -133,6 +133,28 @@ def test_the_first_start_shows_a_key_once_and_says_that_the_model_is_tiny(runnin
         running.errors = ""
 
 
+def test_the_launcher_goes_on_when_nobody_reads_what_it_says(running: Running) -> None:
+    running.start()
+    assert running.process.stdout is not None and running.process.stderr is not None
+    running.process.stdout.close()
+    first = running.wait_until_started()["memory_service"]
+    eventually(lambda: running.record()["address"])
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: len(running.noted("started")) == len(SERVICES) + 1)
+    assert is_alive(running.process.pid)
+
+
+def test_what_happens_to_services_is_in_the_log_and_the_key_is_not(running: Running) -> None:
+    running.start("provider_service=stubborn")
+    running.wait_until_ready()
+    running.wait_until_started()
+    running.process.terminate()
+    assert running.end() == 0
+    log = (running.data / "log" / "launcher.log").read_text()
+    assert "provider_service did not stop" in log
+    assert "ha-key-of-owner" not in log
+
+
 def test_ready_waits_until_every_service_and_plugin_is_up(running: Running) -> None:
     starting = {**UP, "plugins": [*UP["plugins"], {"name": "timer", "state": "starting", "detail": ""}]}
     running.start(status=starting)

@@ -209,6 +209,13 @@ def test_a_person_at_a_terminal_reads_lines(tmp_path: Path, monkeypatch: pytest.
     assert screen.getvalue().split()[1:] == ["warning", "kernel", "disk", "nearly", "full", "api_key=***", "free=3"]
 
 
+def test_a_quiet_command_writes_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    service_logging.be_quiet()
+    structlog.get_logger("bus").error("the kernel is lost")
+    logging.getLogger("asyncio").error("slow")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_process_that_ends_has_written_all(tmp_path: Path) -> None:
     program = (
         "import sys, structlog; from pathlib import Path; from homeagent_sdk.logging import configure\n"
