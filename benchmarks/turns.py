@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from homeagent_sdk.bus import Credential, Peer  # noqa: E402
 from homeagent_sdk.paths import DataDir  # noqa: E402
-from tests.home import API_KEY, Home, processes_of  # noqa: E402
+from tests.home import API_KEY, Home  # noqa: E402
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _local = threading.local()
@@ -54,7 +54,7 @@ def say(home: Home, text: str, conversation: str) -> float:
     return took_ms
 
 
-def cpu_seconds(pids: dict[int, str]) -> float:
+def cpu_seconds(pids: dict[int, int]) -> float:
     """Return the CPU time that processes have used so far."""
     total = 0.0
     for pid in pids:
@@ -134,7 +134,7 @@ def _measure(home: Home, turns: int) -> dict[str, Any]:
         say(home, "你好，今天天气怎么样？", "first")
         warm = [say(home, f"warm-up {number}", "first") for number in range(20)]
         pss = {row["name"]: round(pss_mb(row["pid"]), 1) for row in home.ps().values() if row["pid"]}
-        everything = processes_of(home.data_dir)
+        everything = home.processes()
         total_pss = sum(pss_mb(pid) for pid in everything)
         one = [say(home, f"turn {number} about the garden and the weather", "one") for number in range(turns)]
         cpu_before, load_began = cpu_seconds(everything), time.perf_counter()

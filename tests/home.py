@@ -179,6 +179,11 @@ class Home:
         except (OSError, http.client.HTTPException, ValueError):
             return 0, None
 
+    def processes(self) -> dict[int, int]:
+        """Return the launcher and all its descendants: pid → start time."""
+        assert self.process is not None
+        return tree_of(self.process.pid)
+
     def wait_ready(self, timeout_s: float = 30.0) -> None:
         """Wait until everything is up again."""
         wait_until(lambda: self.get("/readyz")[0] == 200, timeout_s, "/readyz")
@@ -196,19 +201,34 @@ class Home:
         return "\n".join(parts)
 
 
-def processes_of(data_dir: Path) -> dict[int, str]:
-    """Return the pids of all live processes whose command line names the data directory, with their command lines.
+def _stat(pid: int) -> tuple[int, str, int] | None:
+    """Return parent, state and start time of a process, or None if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), fields[0], int(fields[19])
 
-    Plugin processes are forked and keep the command line of their zygote, which names it too.
-    """
-    found = {}
+
+def tree_of(root: int) -> dict[int, int]:
+    """Return a process and all its descendants: pid → start time."""
+    parents = {}
+    starts = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if str(data_dir) in line and state != "Z":
-                found[int(entry.name)] = line
-    return found
+        if entry.name.isdigit() and (found := _stat(int(entry.name))) is not None and found[1] != "Z":
+            parents[int(entry.name)] = found[0]
+            starts[int(entry.name)] = found[2]
+    tree = {root} & starts.keys()
+    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    return {pid: starts[pid] for pid in tree}
+
+
+def still_alive(tree: dict[int, int]) -> dict[int, str]:
+    """Return those of a tree that live, with their command lines."""
+    alive = {}
+    for pid, start in tree.items():
+        found = _stat(pid)
+        if found is not None and found[1] != "Z" and found[2] == start:
+            alive[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return alive

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from tests.fakes.openai_server import FakeOpenAI, slow
-from tests.home import SERVICES, Home, processes_of, wait_until
+from tests.home import SERVICES, Home, still_alive, wait_until
 
 pytestmark = pytest.mark.chaos
 VICTIMS = (*SERVICES, "echo", "webui")
@@ -106,11 +106,11 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(home: Home, victim: str
 def test_a_killed_launcher_leaves_no_orphan(home: Home) -> None:
     with home:
         assert home.process is not None
-        before = processes_of(home.data_dir)
-        assert len(before) >= 9
+        before = home.processes()
+        assert len(before) >= 10
         os.kill(home.process.pid, signal.SIGKILL)
         time.sleep(1.0)
-        left = {pid: line for pid, line in processes_of(home.data_dir).items() if pid != home.process.pid}
+        left = still_alive(before)
         assert left == {}, json.dumps(left, indent=1)
 
 
@@ -118,10 +118,11 @@ def test_a_stopped_home_leaves_nothing(home: Home) -> None:
     shm = Path("/dev/shm")
     before = set(shm.iterdir())
     with home:
+        processes = home.processes()
         began = time.monotonic()
         assert home.stop() == 0
         assert time.monotonic() - began < 10
-        assert processes_of(home.data_dir) == {}
+        assert still_alive(processes) == {}
         assert set(shm.iterdir()) <= before
         assert not list((home.data_dir / "run").glob("*.sock"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.openai_server import FakeOpenAI
-from tests.home import API_KEY, LLM_KEY, Home, processes_of
+from tests.home import API_KEY, LLM_KEY, Home, still_alive
 
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
@@ -50,7 +50,9 @@ def test_kernel_and_memory_hold_no_network_socket(busy_home: Home) -> None:
 def test_the_keys_are_in_no_environment_file_log_or_event(busy_home: Home, far_end: FakeOpenAI) -> None:
     assert far_end.requests[-1].headers["Authorization"] == f"Bearer {LLM_KEY}"
     secrets = (LLM_KEY.encode(), API_KEY.encode())
-    for pid, line in processes_of(busy_home.data_dir).items():
+    processes = still_alive(busy_home.processes())
+    assert len(processes) >= 10
+    for pid, line in processes.items():
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert not any(secret in environment for secret in secrets), line
         assert not any(secret.decode() in line for secret in secrets)
@@ -84,7 +86,7 @@ def test_a_stored_key_lies_with_the_provider_alone_and_unreadable_for_others(bus
 
 
 def test_everything_listens_on_loopback_only(busy_home: Home) -> None:
-    for pid in processes_of(busy_home.data_dir):
+    for pid in busy_home.processes():
         for inode in inet_sockets_of(pid):
             for table in ("tcp", "tcp6"):
                 for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
