@@ -158,6 +158,9 @@ def _with_opaque(message: dict[str, Any], adapter: str) -> dict[str, Any]:
     if not isinstance(opaque, dict) or opaque.get("adapter") != adapter:
         return kept
     try:
-        return {**kept, "opaque": json.loads(opaque["json"])}
+        fields = json.loads(opaque["json"])
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong("opaque") from error
+    if not isinstance(fields, dict):
+        raise _wrong("opaque")
+    return {**kept, "opaque": fields}

@@ -2,7 +2,7 @@
 
 ``python -m provider_service.lua_worker FD BUNDLED_DIR USER_DIR PARENT_PID``. A frame is a length (4 bytes, LE) and
 msgpack. A request is ``{op, adapter, version?, ...}``; the answer ``{ok: true, version, log, ...}`` or
-``{ok: false, message, spent, log}``. JSON inside them is UTF-8 text, so that any integer passes.
+``{ok: false, message, upstream, log}``. JSON inside them is UTF-8 text, so that any integer passes.
 """
 
 from __future__ import annotations
@@ -169,11 +169,15 @@ def perform(adapters: Adapters, frame: dict[str, Any]) -> dict[str, Any]:
     except AdapterFailed as error:
         if error.is_spent and adapter is not None:
             adapters.forget(adapter)
-        answer = {"ok": False, "message": str(error), "spent": error.is_spent, "upstream": False}
+        answer = {"ok": False, "message": str(error), "upstream": False}
     except NotJsonFromUpstream as error:
-        answer = {"ok": False, "message": str(error), "spent": False, "upstream": True}
+        answer = {"ok": False, "message": str(error), "upstream": True}
     except (ValueError, RecursionError) as error:
-        answer = {"ok": False, "message": f"{frame['adapter']}.lua: {error}", "spent": False, "upstream": False}
+        answer = {"ok": False, "message": f"{frame['adapter']}.lua: {error}", "upstream": False}
+    except MemoryError:
+        if adapter is not None:
+            adapters.forget(adapter)
+        answer = {"ok": False, "message": f"{frame['adapter']}.lua: out of memory", "upstream": False}
     if adapter is not None:
         answer["log"], adapter.log = adapter.log, []
     answer["version"] = version
