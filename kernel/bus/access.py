@@ -1,6 +1,7 @@
 """Who may call what. What the table does not list is refused: the hub fails closed.
 
-A caller is a tier (kernel, service, operator, builtin, external) or, where only one peer may, ``=name``.
+A caller is a tier (kernel, service, operator, builtin, external) or, where only one peer may, ``=name``; an external
+plugin has no right by its name, since whoever wrote it chose that.
 """
 
 from __future__ import annotations
@@ -71,4 +72,6 @@ def is_allowed(name: str, tier: str, method: str) -> bool:
     callers = METHODS.get(method)
     if callers is None and target not in RESERVED:
         callers = PLUGIN_VERBS.get(verb)
-    return callers is not None and (tier in callers or f"={name}" in callers)
+    if callers is None:
+        return False
+    return tier in callers or (tier != EXTERNAL and f"={name}" in callers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgpack
@@ -14,8 +15,8 @@ from homeagent_sdk.errors import Invalid, Overloaded
 MAX_EVENTS = 8192
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TOPICS = 1024
-_REPLAY_EVENTS = 256
-_REPLAY_BYTES = 256 * 1024
+REPLAY_EVENTS = 256
+REPLAY_BYTES = 256 * 1024
 
 
 class StoredEvent(NamedTuple):
@@ -47,12 +48,12 @@ class EventRing:
     def append(self, topic: str, body: bytes) -> list[bytes]:
         """Store an event and return the frames to publish: topic, header, payload.
 
-        :raises Invalid: the topic is not a name, or the payload is too large
+        :raises Invalid: the topic is not a name, or the payload is empty or too large
         :raises Overloaded: there are too many topics already
         """
-        if not wire.is_method(topic) and not topic.isidentifier():
-            raise Invalid(f"{topic!r} is not a topic", field="topic", hint="topics look like turn.started")
-        if len(body) > wire.BLOB_THRESHOLD_BYTES:
+        if not wire.is_topic(topic):
+            raise Invalid(f"{topic[:80]!r} is not a topic", field="topic", hint="topics look like turn.started")
+        if not 0 < len(body) <= wire.MAX_EVENT_BYTES:
             raise Invalid(f"an event of {len(body)} bytes on {topic}", field="payload", hint="at most 64 KiB")
         if topic not in self._numbers and len(self._numbers) >= MAX_TOPICS:
             raise Overloaded(f"the ring has {MAX_TOPICS} topics already", field="topic")
@@ -70,18 +71,17 @@ class EventRing:
 
         ``lost`` counts those at the beginning of the range that the ring no longer holds.
         """
-        up_to = min(up_to, self._numbers.get(topic, 0))
+        after, up_to = max(after, 0), min(up_to, self._numbers.get(topic, 0))
         kept = self._topics.get(topic, ())
         first = kept[0].number if kept else self._numbers.get(topic, 0) + 1
         lost = max(0, min(first - 1, up_to) - after)
         events: list[list[Any]] = []
         size = 0
-        for event in kept:
-            if after < event.number <= up_to:
-                size += len(event.body)
-                if events and (len(events) >= _REPLAY_EVENTS or size > _REPLAY_BYTES):
-                    break
-                events.append(list(event))
+        for event in islice(kept, max(0, after + 1 - first), None):
+            size += len(event.body)
+            if event.number > up_to or (events and (len(events) >= REPLAY_EVENTS or size > REPLAY_BYTES)):
+                break
+            events.append(list(event))
         return {"epoch": self.epoch, "lost": lost, "events": events}
 
     def heartbeat(self) -> list[bytes]:

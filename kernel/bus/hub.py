@@ -18,18 +18,26 @@ import zmq
 
 from homeagent_sdk.bus import Endpoints, KeyCredential, wire
 from homeagent_sdk.bus.link import Link
-from homeagent_sdk.errors import Conflict, Invalid, Unavailable
+from homeagent_sdk.errors import Conflict, Overloaded, Unavailable
 from kernel.bus.admission import Admission
 from kernel.bus.event_ring import EventRing
-from kernel.bus.lag import measure_lag
+from kernel.bus.hub_methods import HubMethods
 from kernel.bus.peers import RemotePeer
+from kernel.bus.process_watch import ProcessWatch
 from kernel.bus.switchboard import FULL, GONE, SENT, Frames, Switchboard
 
 PING_INTERVAL_S: Final = 2.0
+HEARTBEAT_INTERVAL_S: Final = 1.0
+"""Between two heartbeats of the ring after an event; there are two, then one in ten seconds."""
+_BEATS_AFTER_EVENT, _BEATS_WHEN_QUIET = 2, 10
 _FLUSH_INTERVAL_S = 0.002
 _START_TIMEOUT_S = 10.0
-_HIGH_WATER_MARK = 1000
-_EVENTS_HIGH_WATER_MARK = 10_000
+_HIGH_WATER_MARK = 100
+"""Messages that ZeroMQ holds for one peer; what is more waits in the peer's outbox, which is bounded by bytes, too."""
+_EVENTS_HIGH_WATER_MARK = 1000
+_MAX_SMALL_BYTES = 64 * 1024
+"""A frame of the urgent socket, or a subscription."""
+_MAX_PATH_BYTES = 107
 _log = structlog.get_logger("hub")
 
 PeerChange = Callable[[dict[str, Any], str], None]
@@ -60,9 +68,12 @@ class Hub:
         self._started = threading.Event()
         self._failure: Exception | None = None
         self._lock_descriptor: int | None = None
+        self._links: dict[str, Link] = {}
+        self._used: set[str] = set()
         self._expiry: asyncio.TimerHandle | None = None
-        self._flushing = False
-        self._heartbeat_due = 0
+        self._is_flush_due = False
+        self._beats_due = 0
+        self._quiet_beats = 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -72,13 +83,18 @@ class Hub:
         :raises Conflict: another kernel runs in this data directory
         :raises Unavailable: the sockets cannot be bound
         """
-        self._lock()
-        self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
-        self._thread.start()
-        if not self._started.wait(_START_TIMEOUT_S):
-            raise Unavailable("the hub did not start in time")
-        if self._failure is not None:
-            raise Unavailable(f"the bus cannot be bound in {self._run_dir}: {self._failure}") from self._failure
+        try:
+            self._check_path()
+            self._lock()
+            self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
+            self._thread.start()
+            if not self._started.wait(_START_TIMEOUT_S):
+                raise Unavailable("the hub did not start in time", hint="the machine may be overloaded; try again")
+            if self._failure is not None:
+                raise Unavailable(f"the bus cannot be bound in {self._run_dir}: {self._failure}") from self._failure
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop routing and remove the sockets, once the kernel's own peer is stopped. Blocks; call it in a thread."""
@@ -88,23 +104,34 @@ class Hub:
         if self._thread is not None:
             self._thread.join(timeout=5)
         self.context.destroy(linger=0)
-        for name in ("control", "urgent", "events"):
-            (self._run_dir / f"{name}.sock").unlink(missing_ok=True)
         if self._lock_descriptor is not None:
+            for name in ("control", "urgent", "events"):
+                (self._run_dir / f"{name}.sock").unlink(missing_ok=True)
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
 
+    def _check_path(self) -> None:
+        longest = os.fsencode(self._run_dir / "control.sock")
+        if len(longest) > _MAX_PATH_BYTES:
+            raise Unavailable(
+                f"the path of the bus has {len(longest)} bytes: {self._run_dir}",
+                hint=f"a socket's path has {_MAX_PATH_BYTES} at most; choose a data directory with a shorter path",
+            )
+
     def _lock(self) -> None:
         path = self._run_dir / "hub.lock"
-        self._lock_descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            os.close(self._lock_descriptor)
-            self._lock_descriptor = None
+            raise Unavailable(f"the bus cannot be bound in {self._run_dir}: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
             raise Conflict(
                 f"another kernel runs with {self._run_dir}", hint="`homeagent status` shows it; stop it first"
             ) from error
+        self._lock_descriptor = descriptor
 
     def _run(self) -> None:
         try:
@@ -118,25 +145,24 @@ class Hub:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        control, urgent, events = self._bind()
+        sockets = self._bind()
+        self._processes = ProcessWatch(self._loop)
         self._switchboard = Switchboard(
             self.epoch,
             self._admission,
-            lambda identity, frames: self._send(control, identity, frames),
-            lambda identity, frames: self._send(urgent, identity, frames),
+            lambda identity, frames: self._send("control", sockets["control"], identity, frames),
+            lambda identity, frames: self._send("urgent", sockets["urgent"], identity, frames),
             self._peer_changed,
-            self._answer,
+            lambda peer, method, body: self._methods.answer(peer, method, body),
             self._loop.time,
         )
-        self._events = events
-        links = [
-            Link(control, self._on_control, copy=False),
-            Link(urgent, self._on_urgent, copy=False),
-            Link(events, lambda frames: None),
-        ]
-        for link in links:
+        self._methods = HubMethods(self._switchboard, self._ring, self.publish)
+        self._events = sockets["events"]
+        self._links["control"] = Link(sockets["control"], self._on_control, copy=False)
+        self._links["urgent"] = Link(sockets["urgent"], self._on_urgent)
+        self._links["events"] = Link(sockets["events"], lambda frames: None)
+        for link in self._links.values():
             link.start()
-        self._links = links
         ticker = asyncio.create_task(self._tick(), name="hub-ticker")
         self._started.set()
         try:
@@ -145,11 +171,11 @@ class Hub:
             ticker.cancel()
             for peer in self._switchboard.peers:
                 self._switchboard.drop(peer, "the kernel is stopping")
-            for link in links:
+            for link in self._links.values():
                 link.close(linger_ms=200)
 
-    def _bind(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], zmq.Socket[bytes]]:
-        sockets = []
+    def _bind(self) -> dict[str, zmq.Socket[bytes]]:
+        sockets = {}
         outside = Endpoints.in_directory(self._run_dir)
         for name, kind in (("control", zmq.ROUTER), ("urgent", zmq.ROUTER), ("events", zmq.XPUB)):
             socket: zmq.Socket[bytes] = self.context.socket(kind)
@@ -157,7 +183,7 @@ class Hub:
             socket.setsockopt(zmq.SNDHWM, mark)
             socket.setsockopt(zmq.RCVHWM, mark)
             socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
+            socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES if name == "control" else _MAX_SMALL_BYTES)
             socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
             if kind == zmq.ROUTER:
@@ -167,19 +193,21 @@ class Hub:
             socket.bind(getattr(outside, name))
             path.chmod(0o660)
             socket.bind(getattr(self.endpoints, name))
-            sockets.append(socket)
-        return sockets[0], sockets[1], sockets[2]
+            sockets[name] = socket
+        return sockets
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _on_control(self, frames: list[zmq.Frame]) -> None:
-        pid = _pid_of(frames[0]) if len(frames) > 1 else 0
-        payload = [frame.buffer if index > 1 else bytes(frame.buffer) for index, frame in enumerate(frames)]
-        self._guard(self._switchboard.take_control, payload[0], payload[1:], pid)
+        """Hand a message to the switchboard; frames that are worth it are passed on without a copy."""
+        identity, *rest = frames
+        payload = [frame if len(frame) > wire.BLOB_THRESHOLD_BYTES else frame.bytes for frame in rest]
+        if len(payload) > 0 and not isinstance(payload[0], bytes):
+            payload[0] = payload[0].bytes[: wire.MAX_HEADER_BYTES + 1]
+        self._guard(self._switchboard.take_control, identity.bytes, payload, _pid_of(identity))
 
-    def _on_urgent(self, frames: list[zmq.Frame]) -> None:
-        payload = [bytes(frame.buffer) for frame in frames]
-        self._guard(self._switchboard.take_urgent, payload[0], payload[1:])
+    def _on_urgent(self, frames: list[bytes]) -> None:
+        self._guard(self._switchboard.take_urgent, frames[0], frames[1:])
 
     def _guard(self, take: Callable[..., object], *arguments: Any) -> None:
         try:
@@ -189,7 +217,8 @@ class Hub:
             self._switchboard.counters["faults"] += 1
         self._schedule()
 
-    def _send(self, socket: zmq.Socket[bytes], identity: bytes, frames: Frames) -> str:
+    def _send(self, name: str, socket: zmq.Socket[bytes], identity: bytes, frames: Frames) -> str:
+        self._used.add(name)
         try:
             socket.send_multipart([identity, *frames], zmq.DONTWAIT)
         except zmq.Again:
@@ -202,9 +231,11 @@ class Hub:
         return SENT
 
     def _schedule(self) -> None:
+        """After anything was done: look at the sockets that were used, and set the alarm for the next deadline."""
         assert self._loop is not None
-        for link in self._links:
-            link.look_again()
+        for name in self._used:
+            self._links[name].look_again()
+        self._used.clear()
         deadline = self._switchboard.next_deadline()
         if self._expiry is not None and (deadline is None or self._expiry.when() > deadline):
             self._expiry.cancel()
@@ -217,114 +248,60 @@ class Hub:
         self._guard(self._switchboard.expire)
 
     def _flush_soon(self) -> None:
-        if not self._flushing and self._loop is not None:
-            self._flushing = True
+        if not self._is_flush_due and self._loop is not None:
+            self._is_flush_due = True
             self._loop.call_later(_FLUSH_INTERVAL_S, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._is_flush_due = False
         self._guard(self._switchboard.flush)
 
     async def _tick(self) -> None:
         assert self._loop is not None
+        next_ping = self._loop.time() + PING_INTERVAL_S
         while True:
-            due = self._loop.time() + PING_INTERVAL_S / 2
-            await asyncio.sleep(PING_INTERVAL_S / 2)
-            self._heartbeat()
-            due += PING_INTERVAL_S / 2
-            await asyncio.sleep(PING_INTERVAL_S / 2)
-            self._heartbeat()
-            is_late = self._loop.time() - due > PING_INTERVAL_S
-            self._guard(lambda late=is_late: self._switchboard.ping(count_misses=not late))
+            due = self._loop.time() + HEARTBEAT_INTERVAL_S
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            self._guard(self._heartbeat)
+            now = self._loop.time()
+            is_late = now - due > PING_INTERVAL_S
+            if now >= next_ping or is_late:
+                next_ping = now + PING_INTERVAL_S - HEARTBEAT_INTERVAL_S / 2
+                self._guard(lambda late=is_late: self._switchboard.ping(count_misses=not late))
 
-    # -- peers --------------------------------------------------------------------------------------------------------
+    # -- peers and events ---------------------------------------------------------------------------------------------
 
     def _peer_changed(self, peer: RemotePeer, what: str) -> None:
-        if what == "up":
-            self._watch(peer)
+        if what == "gone":
+            self._processes.forget(peer.number)
+        elif what == "up" and peer.is_pid_certain and peer.pid != os.getpid():
+            ended = lambda: self._guard(self._switchboard.remove, peer, "its process ended")  # noqa: E731
+            self._processes.watch(peer.number, peer.pid, ended)
         if what in ("up", "gone") and peer.tier != "operator":
-            self.publish(f"peer.{what}", wire.encode_body({"name": peer.name, "generation": peer.generation})[0])
+            try:
+                self.publish(f"peer.{what}", wire.encode_body({"name": peer.name, "generation": peer.generation})[0])
+            except Overloaded as error:
+                _log.warning("an event of the hub is lost", reason=str(error))
         if self._on_change is not None:
             self._on_change(peer.describe(), what)
-
-    def _watch(self, peer: RemotePeer) -> None:
-        """Learn at once when the peer's process ends; where the process cannot be seen, pings tell it later."""
-        if peer.pid <= 0 or peer.pid == os.getpid() or self._loop is None:
-            return
-        try:
-            peer.pid_descriptor = os.pidfd_open(peer.pid)
-        except OSError:
-            return
-
-        def ended() -> None:
-            assert self._loop is not None
-            if peer.pid_descriptor is not None:
-                self._loop.remove_reader(peer.pid_descriptor)
-            if peer in self._switchboard.peers:
-                self._guard(self._switchboard.remove, peer, "its process ended")
-
-        self._loop.add_reader(peer.pid_descriptor, ended)
-
-    # -- events and hub.* ---------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, body: bytes) -> None:
         """Put an event on the ring; only in the hub's thread."""
         frames = self._ring.append(topic, body)
-        self._heartbeat_due = 2
-        self._events.send_multipart(frames, zmq.DONTWAIT)
+        self._beats_due = _BEATS_AFTER_EVENT
+        self._emit(frames)
 
     def _heartbeat(self) -> None:
-        if self._heartbeat_due:
-            self._heartbeat_due -= 1
-            self._events.send_multipart(self._ring.heartbeat(), zmq.DONTWAIT)
+        """Tell how far the topics are: twice after an event, and now and then, for those who slept meanwhile."""
+        self._quiet_beats += 1
+        if self._beats_due or self._quiet_beats >= _BEATS_WHEN_QUIET:
+            self._beats_due = max(0, self._beats_due - 1)
+            self._quiet_beats = 0
+            self._emit(self._ring.heartbeat())
 
-    def _answer(self, peer: RemotePeer, method: str, body: Any) -> Any:
-        handler = getattr(self, f"_hub_{method.removeprefix('hub.')}", None)
-        if handler is None:
-            raise Invalid(f"the hub has no method {method}")
-        return handler(body)
-
-    def _hub_publish(self, body: Any) -> None:
-        self.publish(str(body["topic"]), bytes(body["payload"]))
-
-    def _hub_replay(self, body: Any) -> dict[str, Any]:
-        return self._ring.replay(str(body["topic"]), int(body["after"]), int(body["up_to"]))
-
-    def _hub_positions(self, body: Any) -> dict[str, Any]:
-        topics = [str(topic) for topic in body["topics"]]
-        matching = {
-            topic: number
-            for topic, number in self._ring.positions.items()
-            if any(topic == t or (t.endswith("*") and topic.startswith(t[:-1])) for t in topics)
-        }
-        return {"epoch": self.epoch, "positions": matching}
-
-    def _hub_peers(self, body: Any) -> dict[str, Any]:
-        return {"peers": [peer.describe() for peer in self._switchboard.peers]}
-
-    def _hub_stats(self, body: Any) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "counters": dict(self._switchboard.counters),
-            "calls_under_way": len(self._switchboard.routes),
-            "ring": self._ring.counts(),
-        }
-
-    def _hub_mint_token(self, body: Any) -> dict[str, Any]:
-        token = self._admission.mint(
-            str(body["name"]), int(body["generation"]), str(body["tier"]), int(body.get("pid", 0))
-        )
-        return {"token": token}
-
-    def _hub_lag(self, body: Any) -> Callable[[Callable[[Any], None]], None]:
-        seconds = min(max(float(body.get("seconds", 1.0)), 0.1), 60.0)
-
-        def later(reply: Callable[[Any], None]) -> None:
-            assert self._loop is not None
-            task = self._loop.create_task(measure_lag(seconds))
-            task.add_done_callback(lambda done: None if done.cancelled() else self._guard(reply, done.result()))
-
-        return later
+    def _emit(self, frames: list[bytes]) -> None:
+        self._used.add("events")
+        self._events.send_multipart(frames, zmq.DONTWAIT)
 
 
 def _pid_of(frame: zmq.Frame) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 from homeagent_sdk.errors import Conflict, Overloaded
+from kernel.bus.deadlines import Deadlines
 from kernel.bus.peers import RemotePeer
 
 MAX_PER_CALLER: Final = 4096
 MAX_ROUTES: Final = 65536
-_MAX_EARLY_CANCELS = 1024
 
 
 @dataclass(slots=True)
@@ -34,8 +32,7 @@ class Routes:
         self._routes: dict[int, Route] = {}
         self._by_caller: dict[tuple[int, int], int] = {}
         self._open_by_caller: dict[int, int] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self._early_cancels: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._deadlines = Deadlines(self._routes.keys())
         self._last_id = 0
 
     def __len__(self) -> int:
@@ -57,8 +54,7 @@ class Routes:
         self._routes[route.route_id] = route
         self._by_caller[key] = route.route_id
         self._open_by_caller[caller.number] = self._open_by_caller.get(caller.number, 0) + 1
-        heapq.heappush(self._deadlines, (deadline, route.route_id))
-        self._trim()
+        self._deadlines.add(deadline, route.route_id)
         return route
 
     def of_callee(self, callee: RemotePeer, route_id: int) -> Route | None:
@@ -70,26 +66,17 @@ class Routes:
         """Return the call that a caller means."""
         return self._routes.get(self._by_caller.get((caller.number, caller_id), 0))
 
-    def close(self, route: Route) -> None:
-        """End a call."""
+    def close(self, route: Route) -> bool:
+        """End a call; False if it had ended before."""
         if self._routes.pop(route.route_id, None) is None:
-            return
+            return False
         self._by_caller.pop((route.caller.number, route.caller_id), None)
         left = self._open_by_caller.get(route.caller.number, 1) - 1
         if left:
             self._open_by_caller[route.caller.number] = left
         else:
             self._open_by_caller.pop(route.caller.number, None)
-
-    def note_early_cancel(self, caller: RemotePeer, caller_id: int) -> None:
-        """Remember a cancel that overtook its call."""
-        self._early_cancels[caller.number, caller_id] = None
-        if len(self._early_cancels) > _MAX_EARLY_CANCELS:
-            self._early_cancels.popitem(last=False)
-
-    def was_cancelled_early(self, caller: RemotePeer, caller_id: int) -> bool:
-        """Tell, once, whether a call was cancelled before it came."""
-        return self._early_cancels.pop((caller.number, caller_id), 0) is None
+        return True
 
     def of_peer(self, peer: RemotePeer) -> list[Route]:
         """Return all calls that a peer makes or answers."""
@@ -97,20 +84,13 @@ class Routes:
 
     def next_deadline(self) -> float | None:
         """Return when the next call expires, if one does."""
-        while self._deadlines and self._deadlines[0][1] not in self._routes:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next()
 
     def expired(self, now: float) -> list[Route]:
         """Take out and return the calls whose deadline has passed."""
         routes = []
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            route = self._routes[heapq.heappop(self._deadlines)[1]]
+        while (number := self._deadlines.pop_due(now)) is not None:
+            route = self._routes[number]
             self.close(route)
             routes.append(route)
         return routes
-
-    def _trim(self) -> None:
-        if len(self._deadlines) > 1024 + 2 * len(self._routes):
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._routes]
-            heapq.heapify(self._deadlines)

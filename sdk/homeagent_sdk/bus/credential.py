@@ -8,9 +8,9 @@ import hmac
 import json
 import socket
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from homeagent_sdk.errors import Denied, Unavailable
 
@@ -109,15 +109,14 @@ class TokenChannel(Credential):
         """Ask the supervisor for a token."""
         await self.open()
         async with self._lock:
+            while not self._answers.empty():
+                self._answers.get_nowait()  # an answer to a question that was given up
             await self._write(b"token\n")
             try:
                 line = await asyncio.wait_for(self._answers.get(), _TOKEN_TIMEOUT_S)
             except TimeoutError as error:
                 raise Unavailable("the plugin host gave no token in time") from error
-        answer: Any = json.loads(line) if line else {"error": "the plugin host is gone"}
-        if "error" in answer:
-            raise Unavailable(f"the plugin host gave no token: {answer['error']}")
-        return Secret(str(answer["name"]), str(answer["token"]), int(answer["generation"]))
+        return _read_token(line)
 
     async def report(self, state: str, reason: str = "") -> None:
         """Tell the supervisor how this plugin stands."""
@@ -128,23 +127,48 @@ class TokenChannel(Credential):
         """Stop listening."""
         if self._reader is not None:
             self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
         if self._streams is not None:
             self._streams[1].close()
+            with suppress(OSError):
+                await self._streams[1].wait_closed()
+        self._socket.close()
+        self.closed.set()
 
     async def _write(self, line: bytes) -> None:
         if self._streams is None or self.closed.is_set():
             raise Unavailable("the plugin host is gone")
-        self._streams[1].write(line)
-        await self._streams[1].drain()
+        try:
+            self._streams[1].write(line)
+            await self._streams[1].drain()
+        except OSError as error:
+            raise Unavailable("the plugin host is gone") from error
 
     async def _read(self) -> None:
         assert self._streams is not None
         try:
             while line := await self._streams[0].readline():
-                if not self._answers.full():
-                    self._answers.put_nowait(line)
-        except (ConnectionError, ValueError):
+                self._keep(line)
+        except (OSError, ValueError):
             pass  # the same as an end of file: nothing more will come
         self.closed.set()
-        if not self._answers.full():
-            self._answers.put_nowait(b"")
+        self._keep(b"")
+
+    def _keep(self, line: bytes) -> None:
+        """Keep an answer; of more than fit, which nobody asked for, the oldest goes."""
+        if self._answers.full():
+            self._answers.get_nowait()
+        self._answers.put_nowait(line)
+
+
+def _read_token(line: bytes) -> Secret:
+    """Read the supervisor's answer; ``b""`` is its end of file."""
+    if not line:
+        raise Unavailable("the plugin host is gone")
+    try:
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Unavailable(f"the plugin host gave no token: {answer['error']}")
+        return Secret(str(answer["name"]), str(answer["token"]), int(answer["generation"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unavailable(f"the plugin host's answer cannot be read: {error!r}"[:200]) from error

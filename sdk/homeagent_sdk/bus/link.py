@@ -11,20 +11,24 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import structlog
 import zmq
 
-from homeagent_sdk.bus.wire import Buffer
+from homeagent_sdk.bus.wire import MAX_MESSAGE_BYTES, Buffer, size_of
 from homeagent_sdk.errors import Overloaded
 
 _BURST = 256
 """Messages taken in one go before other work of the loop gets its turn."""
+_QUEUE_BYTES = 2 * MAX_MESSAGE_BYTES
+_log = structlog.get_logger("bus")
 
 
 class Link:
     """One socket: :meth:`send` never blocks, ``on_message`` gets every message as a list of frames.
 
-    What the socket cannot take at once waits in a queue of ``queue_limit`` messages; when that is full, :meth:`send`
-    raises :class:`Overloaded`. The owner closes the link; the socket belongs to it.
+    What the socket cannot take at once waits in a queue of ``queue_limit`` messages or 128 MiB; when that is full,
+    :meth:`send` raises :class:`Overloaded`, and whoever can wait awaits :meth:`room` before it sends. The owner closes
+    the link; the socket belongs to it.
 
     :param copy: hand over ``bytes`` (True), or ``zmq.Frame`` (False), which also carries the sender's address
     """
@@ -41,9 +45,12 @@ class Link:
         self._on_message: Callable[[list[bytes]], None] = on_message  # type: ignore[assignment]
         self._copy = copy
         self._queue: deque[Sequence[Buffer]] = deque()
+        self._queue_bytes = 0
         self._queue_limit = queue_limit
+        self._room: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_drain_scheduled = False
+        self._is_draining = False
 
     def start(self) -> None:
         """Begin to deliver messages in the running loop."""
@@ -51,25 +58,41 @@ class Link:
         self._loop.add_reader(self._socket.FD, self._drain)
         self.look_again()
 
-    def send(self, frames: Sequence[Buffer]) -> None:
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the queue is half full: who can wait should, so that room is left for those who cannot."""
+        return len(self._queue) * 2 >= self._queue_limit or self._queue_bytes * 2 >= _QUEUE_BYTES
+
+    async def room(self) -> None:
+        """Wait until the queue is less than half full."""
+        while self.is_crowded and not self._socket.closed:
+            self._room = self._room or asyncio.Event()
+            await self._room.wait()
+
+    def send(self, frames: Sequence[Buffer], *, reserve: int = 0) -> None:
         """Send a message, or keep it until the socket takes it.
 
+        :param reserve: how far beyond its limit the queue may grow, for what must not be refused
         :raises Overloaded: the queue is full
         """
         if self._queue or not self._try_send(frames):
-            if len(self._queue) >= self._queue_limit:
+            size = size_of(frames)
+            if len(self._queue) >= self._queue_limit + reserve or self._queue_bytes + size > _QUEUE_BYTES:
                 raise Overloaded(
                     f"{len(self._queue)} messages wait for the bus already",
                     hint="the kernel is slow or gone; try later",
                 )
             self._queue.append(frames)
+            self._queue_bytes += size
         self.look_again()
 
-    def forget_queue(self) -> int:
-        """Drop what waits to be sent, and return how much that was: it was meant for a hub that is gone."""
-        count = len(self._queue)
+    def forget_queue(self) -> list[Sequence[Buffer]]:
+        """Drop what waits to be sent, and return it: it was meant for a hub that is gone, and never left."""
+        frames = list(self._queue)
         self._queue.clear()
-        return count
+        self._queue_bytes = 0
+        self._tell_of_room()
+        return frames
 
     def close(self, linger_ms: int = 0) -> None:
         """Stop delivery and close the socket; what it holds unsent may go out for ``linger_ms``."""
@@ -77,11 +100,19 @@ class Link:
             return
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._socket.FD)
-        self._queue.clear()
         self._socket.close(linger=linger_ms)
+        self.forget_queue()
+
+    def look_again(self) -> None:
+        """Notice what arrived unannounced; needed after anything but this link has used the socket."""
+        if self._is_drain_scheduled or self._is_draining or self._loop is None or self._socket.closed:
+            return
+        if self._events() & (zmq.POLLIN | (zmq.POLLOUT if self._queue else 0)):
+            self._is_drain_scheduled = True
+            self._loop.call_soon(self._drain)
 
     def _events(self) -> int:
-        return int(self._socket.getsockopt(zmq.EVENTS))
+        return self._socket.get(zmq.EVENTS)  # type: ignore[return-value]
 
     def _try_send(self, frames: Sequence[Buffer]) -> bool:
         try:
@@ -90,30 +121,42 @@ class Link:
             return False
         return True
 
-    def look_again(self) -> None:
-        """Notice what arrived unannounced; needed after anything but this link has used the socket."""
-        if not self._is_drain_scheduled and self._loop is not None:
-            if self._events() & (zmq.POLLIN | (zmq.POLLOUT if self._queue else 0)):
-                self._is_drain_scheduled = True
-                self._loop.call_soon(self._drain)
-
     def _drain(self) -> None:
         self._is_drain_scheduled = False
         if self._socket.closed:
             return
-        self._flush()
+        self._is_draining = True
+        try:
+            self._flush()
+            is_empty = self._take_burst()
+        finally:
+            self._is_draining = False
+        if not is_empty:
+            self.look_again()
+
+    def _take_burst(self) -> bool:
+        """Hand over what has arrived; True when nothing more was there."""
         for _ in range(_BURST):
             if not self._events() & zmq.POLLIN:
-                return
+                return not self._queue
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=self._copy)
             except zmq.Again:
-                return
-            self._on_message(frames)  # type: ignore[arg-type]
+                return False
+            try:
+                self._on_message(frames)  # type: ignore[arg-type]
+            except Exception:
+                _log.exception("a message could not be handled; the next one is")
             if self._socket.closed:
-                return
-        self.look_again()
+                return True
+        return False
 
     def _flush(self) -> None:
         while self._queue and self._try_send(self._queue[0]):
-            self._queue.popleft()
+            self._queue_bytes -= size_of(self._queue.popleft())
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        if self._room is not None and (self._socket.closed or not self.is_crowded):
+            self._room.set()
+            self._room = None

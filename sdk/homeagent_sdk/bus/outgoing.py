@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from homeagent_sdk.bus import wire
-from homeagent_sdk.errors import HomeAgentError, Internal, Invalid, Overloaded, from_wire
+from homeagent_sdk.errors import Cancelled, HomeAgentError, Internal, Invalid, Overloaded, Unavailable, from_wire
 
 MAX_PENDING = 4096
 _GRACE_S = 0.5
 """How much longer than the deadline this side waits: the hub answers first, with better words."""
 
 
-class Pending:
-    """One call on its way: either a single answer, or the items of a stream."""
+class NeverSent(Unavailable):
+    """Raised inside the sdk when a call did not leave this process, so that sending it again is always right."""
 
-    __slots__ = ("answer", "method")
+
+class Pending:
+    """One call on its way to a single answer."""
+
+    __slots__ = ("answer", "method", "needs_cancel")
 
     def __init__(self, method: str) -> None:
         self.method = method
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.needs_cancel = False
+        """Whether the callee goes on although this side is done with it."""
 
     def take(self, kind: str, number: int, value: Any) -> bool:
         """Accept a message for this call; True when it was the last."""
-        if self.answer.done():
-            return True
         if kind == wire.REPLY:
-            self.answer.set_result(value)
+            if not self.answer.done():
+                self.answer.set_result(value)
         elif kind == wire.ERROR:
-            self.answer.set_exception(from_wire(value))
+            self.fail(from_wire(value))
         else:
-            self.answer.set_exception(
-                Invalid(f"{self.method} streams its answer", hint="use stream() instead of call()")
-            )
+            self.needs_cancel = kind == wire.NEXT
+            self.fail(Invalid(f"{self.method} streams its answer", hint="use stream() instead of call()"))
         return True
 
     def fail(self, error: HomeAgentError) -> None:
@@ -44,13 +48,25 @@ class Pending:
         if not self.answer.done():
             self.answer.set_exception(error)
 
+    async def wait(self, time_left_s: float) -> Any:
+        """Wait for the answer a little longer than the deadline.
+
+        :raises TimeoutError: the hub is silent, too
+        """
+        try:
+            async with asyncio.timeout(time_left_s + _GRACE_S):
+                return await self.answer
+        finally:
+            if self.answer.done() and not self.answer.cancelled():
+                self.answer.exception()  # an error that came while the caller was being cancelled is no news
+
 
 class IncomingStream:
     """Items of a streaming call, in order; grants the writer more as they are read.
 
     :param open_call: sends the call; awaited when iteration begins
     :param send_credit: tells the hub how many more items may come
-    :param on_close: called once, with True when the callee still works and has to be cancelled
+    :param on_close: called once, with True when the callee may still work and has to be cancelled
     """
 
     def __init__(
@@ -70,14 +86,17 @@ class IncomingStream:
         self._wake = asyncio.Event()
         self._expected = 0
         self._read_since_grant = 0
+        self._is_begun = False
         self._is_over = False
         self._is_closed = False
+        self._is_ended_by_callee = False
         self._error: HomeAgentError | None = None
 
     def take(self, kind: str, number: int, value: Any) -> bool:
         """Accept a message for this call; True when it was the last."""
         if kind == wire.NEXT:
             return self._take_item(number, value)
+        self._is_ended_by_callee = True
         if kind == wire.ERROR:
             self.fail(from_wire(value))
         elif kind == wire.REPLY:
@@ -107,7 +126,13 @@ class IncomingStream:
             self._wake.set()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Iterate over the items."""
+        """Iterate over the items.
+
+        :raises Cancelled: the stream was read, or closed, already
+        """
+        if self._is_begun or self._is_closed:
+            raise Cancelled(f"the stream {self.method} was read or closed before", hint="call stream() again")
+        self._is_begun = True
         try:
             await self._open_call()
             while True:
@@ -115,10 +140,14 @@ class IncomingStream:
                     item = self._items.popleft()
                     self._grant()
                     yield item
-                if self._is_over:
+                if not self._is_over:
+                    self._wake.clear()
+                    await self._wake.wait()
+                elif isinstance(self._error, NeverSent) and not self._is_closed:
+                    self._is_over, self._error = False, None
+                    await self._open_call()
+                else:
                     break
-                self._wake.clear()
-                await self._wake.wait()
             if self._error is not None:
                 raise self._error
         finally:
@@ -133,10 +162,12 @@ class IncomingStream:
     def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._on_close(not self._is_over)
+            self._on_close(not self._is_ended_by_callee)
+            self.fail(Cancelled(f"the stream {self.method} was closed"))
 
     async def aclose(self) -> None:
-        """Stop listening; the callee's task is cancelled."""
+        """Stop listening; the callee's task is cancelled, and whoever still iterates gets ``cancelled``."""
+        self._items.clear()
         self._close()
 
     async def __aenter__(self) -> Self:
@@ -147,7 +178,7 @@ class IncomingStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the stream."""
-        self._close()
+        await self.aclose()
 
 
 class Outgoing:
@@ -158,6 +189,9 @@ class Outgoing:
         self._last_id = 0
         self.late_answers = 0
         """Answers that came after their caller had stopped waiting; they are dropped and counted."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
 
     def next_id(self) -> int:
         """Return an id for a new call.
@@ -185,15 +219,13 @@ class Outgoing:
         elif call.take(kind, number, value):
             self._calls.pop(call_id, None)
 
+    def fail(self, call_ids: Iterable[int], error: HomeAgentError) -> None:
+        """End some calls."""
+        for call_id in call_ids:
+            call = self._calls.pop(call_id, None)
+            if call is not None:
+                call.fail(error)
+
     def fail_all(self, error: HomeAgentError) -> None:
         """End every call: the hub that knew them is gone."""
-        calls = list(self._calls.values())
-        self._calls.clear()
-        for call in calls:
-            call.fail(error)
-
-
-async def wait_for(pending: Pending, time_left_s: float) -> Any:
-    """Wait for a single answer a little longer than its deadline."""
-    async with asyncio.timeout(time_left_s + _GRACE_S):
-        return await pending.answer
+        self.fail(list(self._calls), error)

@@ -13,10 +13,14 @@ import structlog
 from homeagent_sdk import __version__
 from homeagent_sdk.bus import wire
 from homeagent_sdk.bus.credential import Credential
-from homeagent_sdk.errors import Denied, HomeAgentError, TimedOut, from_wire
+from homeagent_sdk.errors import Conflict, Denied, HomeAgentError, Invalid, TimedOut, Unavailable, from_wire
 
 _STEP_TIMEOUT_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_STABLE_AFTER_S = 5.0
+"""A welcome that lasted this long was a good one; after shorter ones the pauses grow."""
+_MAX_ANSWERS = 16
+_LOST = ""
 _log = structlog.get_logger("bus")
 
 
@@ -49,15 +53,22 @@ class Session:
         self._send = send
         self._on_welcome = on_welcome
         self._on_loss = on_loss
-        self._answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(maxsize=16)
+        self._answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(maxsize=_MAX_ANSWERS)
         self._link_is_up = asyncio.Event()
         self._lost = asyncio.Event()
-        self.welcomed = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._pause_s = _FIRST_PAUSE_S
+        self.is_welcome = False
         self.is_admitted = False
         """Whether the hub takes answers from this peer; calls may follow a welcome before it has been digested."""
         self.refusal: Denied | None = None
         """The last refusal, until a welcome comes."""
-        self.refused = asyncio.Event()
+        self.replaced: Conflict | None = None
+        """Set for good once another process with the same credential has taken this peer's place."""
+
+    async def changed(self) -> None:
+        """Wait until ``is_welcome``, ``refusal`` or ``replaced`` may have changed."""
+        await self._changed.wait()
 
     def link_up(self) -> None:
         """The socket is connected."""
@@ -71,66 +82,104 @@ class Session:
     def lose(self, reason: str) -> None:
         """The hub is gone, or does not know this peer any more."""
         self.is_admitted = False
-        if self.welcomed.is_set():
-            self.welcomed.clear()
-            self._on_loss(reason)
         self._lost.set()
+        self._keep_answer(_LOST, reason)
+        if self.is_welcome:
+            self.is_welcome = False
+            self._on_loss(reason)
+        self._announce_change()
 
     def take(self, kind: str, body: Any) -> None:
         """Accept a message of the handshake."""
         if kind == wire.BYE:
-            self.lose(str((body or {}).get("reason", "the kernel dropped this peer")))
-        elif not self._answers.full():
+            farewell = body if isinstance(body, dict) else {}
+            reason = str(farewell.get("reason", "the kernel dropped this peer"))
+            if farewell.get("replaced"):
+                self.replaced = Conflict(reason, hint="two processes use one key; stop one of them")
+            self.lose(reason)
+        elif kind in (wire.CHALLENGE, wire.WELCOME, wire.ERROR):
             self.is_admitted = self.is_admitted or kind == wire.WELCOME
-            self._answers.put_nowait((kind, body))
+            self._keep_answer(kind, body)
+        else:
+            _log.warning("the hub sent a message without an id", kind=kind)
 
     async def run(self) -> None:
-        """Keep the peer welcome until cancelled."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        """Keep the peer welcome until cancelled, or replaced by another process."""
+        loop = asyncio.get_running_loop()
+        while self.replaced is None:
             await self._link_is_up.wait()
             self._lost.clear()
+            self._forget_answers()
             try:
                 welcome = await self._shake_hands()
             except HomeAgentError as error:
-                if isinstance(error, Denied):
-                    self.refusal = error
-                    self.refused.set()
-                _log.info("not welcomed yet", reason=str(error))
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-                continue
-            pause_s = _FIRST_PAUSE_S
-            self.refusal = None
-            self.refused.clear()
-            self.welcomed.set()
-            await self._on_welcome(welcome)
-            await self._lost.wait()
+                self._note_failure(error)
+            else:
+                begun = loop.time()
+                self.refusal = None
+                self.is_welcome = True
+                self._announce_change()
+                await self._on_welcome(welcome)
+                await self._lost.wait()
+                if loop.time() - begun > _STABLE_AFTER_S:
+                    self._pause_s = _FIRST_PAUSE_S
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        _log.error("this peer stays out", reason=str(self.replaced))
+        self._announce_change()
 
-    async def _shake_hands(self) -> Welcome:
-        secret = await self._credential.secret()
+    def _note_failure(self, error: HomeAgentError) -> None:
+        _log.info("not welcomed yet", reason=str(error))
+        if isinstance(error, Denied):
+            self.refusal = error
+            self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _keep_answer(self, kind: str, body: Any) -> None:
+        """Keep what the handshake waits for; of more than it can need, the oldest goes."""
+        if self._answers.full():
+            self._answers.get_nowait()
+        self._answers.put_nowait((kind, body))
+
+    def _forget_answers(self) -> None:
         while not self._answers.empty():
             self._answers.get_nowait()
-        hello = {
-            "name": secret.name,
-            "generation": secret.generation,
-            "protocols": sorted(wire.ACCEPTED),
-            "sdk": __version__,
-            "pid": os.getpid(),
-        }
-        self._send(wire.HELLO, hello)
-        challenge = await self._expect(wire.CHALLENGE)
-        self._send(wire.HELLO, {**hello, "proof": secret.proof(bytes(challenge["nonce"]))})
-        answer = await self._expect(wire.WELCOME)
-        return Welcome(str(answer["epoch"]), str(answer["name"]), str(answer["tier"]), str(answer["session"]))
+
+    async def _shake_hands(self) -> Welcome:
+        """Say hello, answer the challenge, and read the welcome.
+
+        :raises Denied: the hub does not want this peer
+        :raises HomeAgentError: it did not work out this time
+        """
+        try:
+            secret = await self._credential.secret()
+            hello = {
+                "name": secret.name,
+                "generation": secret.generation,
+                "protocols": sorted(wire.ACCEPTED),
+                "sdk": __version__,
+                "pid": os.getpid(),
+            }
+            self._send(wire.HELLO, hello)
+            nonce = bytes((await self._expect(wire.CHALLENGE))["nonce"])
+            self._send(wire.HELLO, {**hello, "nonce": nonce, "proof": secret.proof(nonce)})
+            answer = await self._expect(wire.WELCOME)
+            return Welcome(str(answer["epoch"]), str(answer["name"]), str(answer["tier"]), str(answer["session"]))
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise Invalid(f"the handshake went wrong: {error!r}") from error
 
     async def _expect(self, expected: str) -> dict[str, Any]:
         try:
             kind, body = await asyncio.wait_for(self._answers.get(), _STEP_TIMEOUT_S)
         except TimeoutError as error:
             raise TimedOut("the kernel did not answer the hello") from error
+        if kind == _LOST or self._lost.is_set():
+            raise Unavailable(str(body) if kind == _LOST else "the kernel is gone")
         if kind == wire.ERROR:
             raise from_wire(body)
         if kind != expected or not isinstance(body, dict):
-            raise TimedOut(f"the kernel answered {kind} where {expected} was due")
+            raise Invalid(f"the kernel answered {kind} where {expected} was due")
         return body
