@@ -16,6 +16,7 @@ from homeagent_sdk.migrations import migrate, online_backup
 from memory_service.model import Candidate, Event, Search, Stats, Term
 from memory_service.store import rows
 from memory_service.store.connection import open_for_writing, translated
+from memory_service.store.frequencies import Frequencies
 from memory_service.store.reader import Readers
 from memory_service.store.schema import MIGRATIONS
 from memory_service.store.writer import Writer
@@ -24,9 +25,9 @@ from memory_service.words.tokenizer import match_phrase
 _WEIGHTS = "bm25(1.0, 0.7, 0.3, 1.0)"
 """What a word counts in what was said, in the reply, in tool output, and in the event's speaker and day."""
 
-_COMMON_SHARE = 0.2
-_COMMON_FROM_EVENTS = 2_000
 _MAX_ASKED = 96
+_MAX_ROWS = 2_000
+"""So many events at most are ranked for a question, however large the memory: about 4 µs each."""
 
 
 class SqliteStore:
@@ -36,6 +37,7 @@ class SqliteStore:
         self._path = path
         self._writer = writer
         self._readers = Readers(path, _prepare)
+        self._frequencies = Frequencies()
         self._lock = lock
 
     @classmethod
@@ -71,7 +73,9 @@ class SqliteStore:
         self, terms: Sequence[Term], audience: Collection[str] | None, exclude: Collection[str], limit: int
     ) -> Search:
         """Find events by words; see :class:`memory_service.store.abc.EventStore`."""
-        return await self._readers.run(lambda connection: _find(connection, terms, audience, exclude, limit))
+        return await self._readers.run(
+            lambda connection: _find(connection, self._frequencies, terms, audience, exclude, limit)
+        )
 
     async def stats(self) -> Stats:
         """Count; see :class:`memory_service.store.abc.EventStore`."""
@@ -103,14 +107,15 @@ class SqliteStore:
 
 def _find(
     connection: apsw.Connection,
+    counted: Frequencies,
     terms: Sequence[Term],
     audience: Collection[str] | None,
     exclude: Collection[str],
     limit: int,
 ) -> Search:
     total = connection.execute("SELECT coalesce(max(number), 0) FROM event").get
-    frequencies = _frequencies(connection, terms)
-    asked = _worth_asking(frequencies, total)
+    frequencies = counted.of(connection, terms, total)
+    asked = _worth_asking(frequencies)
     if not asked:
         return Search((), total, frequencies)
     condition, values = _visible(audience, exclude)
@@ -148,21 +153,19 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _frequencies(connection: apsw.Connection, terms: Sequence[Term]) -> tuple[int, ...]:
-    known: dict[str, int] = {}
-    for token in {token for term in terms for token in term.tokens}:
-        known[token] = connection.execute("SELECT doc FROM event_vocabulary WHERE term = ?", (token,)).get or 0
-    return tuple(min(known[token] for token in term.tokens) for term in terms)
+def _worth_asking(frequencies: Sequence[int]) -> list[int]:
+    """Return which terms to look up: the rarest first, as long as not too many events have them.
 
-
-def _worth_asking(frequencies: tuple[int, ...], total: int) -> list[int]:
-    """Return which terms to look up: the rarest, and in a large memory none that very many events have.
-
-    Those say little and take most of the time; they are asked for only if there is nothing rarer.
+    The common ones say little and take most of the time; one is asked for if there is nothing rarer.
     """
-    present = sorted((index for index, frequency in enumerate(frequencies) if frequency), key=frequencies.__getitem__)
-    rare = [index for index in present if frequencies[index] <= total * _COMMON_SHARE]
-    return (rare or present if total >= _COMMON_FROM_EVENTS else present)[:_MAX_ASKED]
+    asked: list[int] = []
+    rows = 0
+    for index in sorted((i for i, frequency in enumerate(frequencies) if frequency), key=frequencies.__getitem__):
+        rows += frequencies[index]
+        if asked and (rows > _MAX_ROWS or len(asked) == _MAX_ASKED):
+            break
+        asked.append(index)
+    return asked
 
 
 def _prepare(connection: apsw.Connection) -> None:

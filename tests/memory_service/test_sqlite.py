@@ -86,10 +86,12 @@ async def test_the_end_of_a_huge_tool_output_is_kept_but_not_indexed(tmp_path: P
     assert end.candidates == ()
 
 
-async def test_very_common_words_are_not_asked_for_beside_rare_ones_in_a_large_memory() -> None:
-    assert sqlite._worth_asking((1_900, 3, 0), 2_000) == [1]
-    assert sqlite._worth_asking((1_900, 1_000), 2_000) == [1, 0]
-    assert sqlite._worth_asking((90, 3, 0), 100) == [1, 0]
+def test_the_rarest_words_are_asked_for_until_too_many_events_have_them() -> None:
+    assert sqlite._worth_asking((1_900, 3, 0, 50)) == [1, 3, 0]
+    assert sqlite._worth_asking((1_990, 3, 0, 50)) == [1, 3]
+    assert sqlite._worth_asking((9_000, 0)) == [0]
+    assert sqlite._worth_asking((0, 0)) == []
+    assert len(sqlite._worth_asking((1,) * 500)) == 96
 
 
 async def test_a_piece_of_work_that_fails_does_not_spoil_its_group(tmp_path: Path) -> None:
