@@ -20,7 +20,6 @@ from homeagent.launcher.announcer import model_notice
 from homeagent.output import console
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError
-from homeagent_sdk.logging import be_quiet
 from homeagent_sdk.paths import DataDir
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -52,7 +51,6 @@ class ChatScreen:
         # Loaded for its effect: input() then edits lines and remembers them.
         import readline  # noqa: F401
 
-        be_quiet()
         try:
             if not is_running(self._data):
                 raise not_running(self._data)

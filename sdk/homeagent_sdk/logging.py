@@ -103,6 +103,11 @@ def configure(service: str, data_dir: Path, level: str | None = None, *, show: b
     _install(_Sink(service, _LogFile(folder / f"{service}.log"), shows), level)
 
 
+def is_configured() -> bool:
+    """Return whether this process has said where its log goes."""
+    return structlog.is_configured()
+
+
 def be_quiet() -> None:
     """Write no log at all: for a command that tells its user itself what there is to tell."""
     _install(_Sink("", None, False), "critical")
