@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Invalid
 from memory_service.fields import Fields
 from memory_service.model import Event, Hit, Recalled, ToolResult
@@ -68,9 +69,9 @@ def parse_append(body: Any) -> Event | None:
     size = len(parsed.input) + len(parsed.response) + sum(len(result.output) for result in parsed.tool_results)
     if size > MAX_EVENT_CHARACTERS:
         raise Invalid(
-            f"event {parsed.id} has {size} characters, at most {MAX_EVENT_CHARACTERS} can be stored",
+            text("memory.event_too_large", id=parsed.id, size=size, limit=MAX_EVENT_CHARACTERS),
             field="event",
-            hint="shorten its tool results",
+            hint=text("memory.event_too_large_hint"),
         )
     return parsed
 
@@ -84,7 +85,7 @@ def parse_recall(body: Any) -> RecallRequest:
     audience = fields.names("audience")
     if not audience:
         # Nobody may see everything: an empty audience must not mean that no rule applies.
-        raise Invalid("the audience is empty", field="audience", hint="name the principals who will read the reply")
+        raise Invalid(text("memory.empty_audience"), field="audience", hint=text("memory.empty_audience_hint"))
     return RecallRequest(
         query=_query(fields),
         audience=audience,
@@ -159,7 +160,7 @@ def _origin(event: Fields) -> str:
 def _tool_result(result: Fields) -> ToolResult:
     output = result.value("output")
     if output is None or isinstance(output, str):
-        text = result.text("output", default="")
+        written = result.text("output", default="")
     else:
-        text = json.dumps(output, ensure_ascii=False, default=str)
-    return ToolResult(result.name("name"), text, result.take("no_memory", bool, False))
+        written = json.dumps(output, ensure_ascii=False, default=str)
+    return ToolResult(result.name("name"), written, result.take("no_memory", bool, False))

@@ -8,31 +8,24 @@ from pathlib import Path
 
 import apsw
 
+from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError, Internal, Unavailable
 from memory_service.words import tokenizer
 
 _BUSY_MS = 5_000
-_FULL = "free some space on that disk; what was stored before is safe, and storing goes on as soon as there is room"
-_BROKEN = (
-    "the file was left as it is: stop HomeAgent, keep a copy of the file, then put back a backup, or move the file "
-    "away to begin with an empty memory"
+_MEANINGS: tuple[tuple[type[apsw.Error], str, str], ...] = (
+    (apsw.FullError, "memory.full", "memory.full_hint"),
+    (apsw.IOError, "memory.disk_error", "memory.disk_error_hint"),
+    (apsw.NotADBError, "memory.not_a_database", "memory.broken_hint"),
+    (apsw.CorruptError, "memory.broken", "memory.broken_hint"),
+    (apsw.CantOpenError, "memory.cannot_open", "memory.permission_hint"),
+    (apsw.ReadOnlyError, "memory.cannot_write", "memory.permission_hint"),
+    (apsw.PermissionsError, "memory.cannot_open", "memory.permission_hint"),
+    (apsw.AuthError, "memory.cannot_open", "memory.permission_hint"),
+    (apsw.BusyError, "memory.locked", "memory.locked_hint"),
+    (apsw.NoMemError, "memory.no_memory_left", "memory.no_memory_left_hint"),
 )
-_HINTS: tuple[tuple[type[apsw.Error], str, str], ...] = (
-    (apsw.FullError, "there is no room left", _FULL),
-    (apsw.IOError, "the disk does not take or give what it should", _FULL),
-    (apsw.NotADBError, "the file is not a database", _BROKEN),
-    (apsw.CorruptError, "the database is damaged", _BROKEN),
-    (apsw.CantOpenError, "the file cannot be opened", "check the folder's owner and mode"),
-    (
-        apsw.ReadOnlyError,
-        "the file cannot be written",
-        "check the file's owner and mode, and that its disk is not read-only",
-    ),
-    (apsw.PermissionsError, "the file may not be accessed", "check the file's owner and mode"),
-    (apsw.AuthError, "the file may not be accessed", "check the file's owner and mode"),
-    (apsw.BusyError, "another program has locked the file", "close the program that has it open"),
-    (apsw.NoMemError, "there is not enough memory", "stop something else, then try again"),
-)
+"""What an error of SQLite's says about the medium: the texts for what it is and what to do."""
 
 
 @contextmanager
@@ -46,15 +39,13 @@ def translated(path: Path) -> Iterator[None]:
 
 def explain(error: apsw.Error, path: Path) -> HomeAgentError:
     """Return the typed error for one of SQLite's; one that says nothing of the medium is a mistake of ours."""
-    for kind, what, hint in _HINTS:
+    detail = {"path": str(path)}
+    for kind, what, hint in _MEANINGS:
         if isinstance(error, kind):
-            return Unavailable(f"{path}: {what} ({error})", hint=hint, detail={"path": str(path)})
-    return Internal(f"{path}: {error!r}", hint="report this message", detail={"path": str(path)})
-
-
-def is_damage(error: apsw.Error) -> bool:
-    """Whether the error means that the file itself is broken, so that trying again cannot help."""
-    return isinstance(error, apsw.NotADBError | apsw.CorruptError)
+            return Unavailable(text(what, path=path, error=error), hint=text(hint), detail=detail)
+    return Internal(
+        text("memory.unexpected", path=path, error=repr(error)), hint=text("memory.unexpected_hint"), detail=detail
+    )
 
 
 def open_for_writing(path: Path) -> apsw.Connection:

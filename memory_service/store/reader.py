@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import apsw
 
-from homeagent_sdk.errors import Overloaded
+from homeagent_sdk.catalogue import text
+from homeagent_sdk.errors import Overloaded, Unavailable
 from memory_service.store.connection import open_for_reading, translated
 
 T = TypeVar("T")
@@ -32,9 +33,15 @@ class Readers:
         self._prepare = prepare
         self._capacity = capacity
         self._busy = 0
+        self._failure: str | None = None
         self._mine = threading.local()
         self._connections: list[apsw.Connection] = []
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memory-reader")
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last question could not be answered, or None if it could."""
+        return self._failure
 
     async def run(self, question: Callable[[apsw.Connection], T]) -> T:
         """Run a question and return its answer.
@@ -43,10 +50,18 @@ class Readers:
         :raises Unavailable: the database cannot be read
         """
         if self._busy >= self._capacity:
-            raise Overloaded(f"{self._busy} questions to {self._path} wait already", hint="try again in a second")
+            raise Overloaded(
+                text("memory.too_many_questions", count=self._busy, path=self._path), hint=text("memory.try_later_hint")
+            )
         self._busy += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._ask, question)
+            answer = await asyncio.get_running_loop().run_in_executor(self._pool, self._ask, question)
+        except Unavailable as error:
+            self._failure = error.message
+            raise
+        else:
+            self._failure = None
+            return answer
         finally:
             self._busy -= 1
 

@@ -11,6 +11,7 @@ from typing import IO, Self
 
 import apsw
 
+from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Unavailable
 from homeagent_sdk.migrations import migrate, online_backup
 from memory_service.model import Candidate, Event, Search, Stats, Term
@@ -83,7 +84,7 @@ class SqliteStore:
 
     def health(self) -> dict[str, object]:
         """Say how the store is; see :class:`memory_service.store.abc.EventStore`."""
-        reason = self._writer.failure
+        reason = self._writer.failure or self._readers.failure
         return {
             "state": "failed" if reason else "running",
             "reason": reason,
@@ -198,13 +199,11 @@ def _lock(path: Path) -> IO[bytes]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
     except OSError as error:
         raise Unavailable(
-            f"{path} cannot be opened: {error.strerror}", hint="check the folder's owner and mode"
+            text("memory.cannot_open", path=path, error=error.strerror), hint=text("memory.permission_hint")
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise Conflict(
-            f"another memory service uses {path.parent}", hint="stop it first, or give another --data-dir"
-        ) from error
+        raise Conflict(text("memory.in_use", path=path.parent), hint=text("memory.in_use_hint")) from error
     return file

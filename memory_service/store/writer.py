@@ -12,8 +12,9 @@ from typing import Any
 
 import apsw
 
+from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Overloaded, Unavailable
-from memory_service.store.connection import explain, is_damage
+from memory_service.store.connection import explain
 
 Work = Callable[[apsw.Connection], Any]
 
@@ -62,13 +63,14 @@ class Writer:
         :raises Unavailable: the store is closing
         """
         if self._closing.is_set():
-            raise Unavailable("the memory is shutting down", hint="try again when the service is back")
+            raise Unavailable(text("memory.closing"), hint=text("memory.closing_hint"))
         job = _Job(work)
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
             raise Overloaded(
-                f"{self._jobs.maxsize} events wait to be written to {self._path}", hint="try again in a second"
+                text("memory.too_many_writes", count=self._jobs.maxsize, path=self._path),
+                hint=text("memory.try_later_hint"),
             ) from None
         return job.done
 
@@ -137,7 +139,7 @@ class Writer:
     def _fail(self, job: _Job, error: Exception) -> None:
         if isinstance(error, apsw.Error):
             told = explain(error, self._path)
-            if isinstance(told, Unavailable) or is_damage(error):
+            if isinstance(told, Unavailable):
                 self._failure = told.message
             told.__cause__ = error
             job.done.set_exception(told)

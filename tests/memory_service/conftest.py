@@ -14,6 +14,11 @@ from memory_service.store.sqlite import SqliteStore
 from memory_service.words.segmenter import Segmenter
 
 
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMEAGENT_LANG", "en")
+
+
 @pytest.fixture(scope="session")
 def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Segmenter:
     return Segmenter(tmp_path_factory.mktemp("dictionary"))

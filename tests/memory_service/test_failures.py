@@ -151,7 +151,7 @@ def check_disk_full(done: subprocess.CompletedProcess[str], folder: Path) -> Non
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["error"]["code"] == "unavailable"
     assert str(folder / "memory.db") in told["error"]["message"]
-    assert "free some space" in told["error"]["hint"]
+    assert "what was stored before is safe" in told["error"]["hint"]
     assert (told["failed"], told["again"], told["then"]) == ("failed", True, "running")
     assert check_whole(folder / "memory.db") == [f"e{n}" for n in range(told["stored"] + 1)]
 
@@ -208,13 +208,14 @@ async def test_damage_that_shows_later_is_told_to_whoever_asks(tmp_path: Path) -
     try:
         with pytest.raises(Unavailable, match="damaged"):
             await store.find([Term("cake", ("cak",))], ("owner",), (), 400)
+        assert store.health()["state"] == "failed"
     finally:
         await store.close()
 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Unavailable, match=r"memory\.db\.lock cannot be opened"):
+    with pytest.raises(Unavailable, match=r"memory\.db\.lock: the file cannot be opened"):
         SqliteStore.open(tmp_path / "file" / "memory.db")
 
 

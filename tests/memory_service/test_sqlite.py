@@ -10,11 +10,12 @@ from typing import Any
 import apsw
 import pytest
 
+from homeagent_sdk.catalogue import texts
 from homeagent_sdk.errors import Conflict, Overloaded, Unavailable
 from homeagent_sdk.migrations import Migration
 from memory_service.model import Term, ToolResult
 from memory_service.store import sqlite
-from memory_service.store.connection import open_for_reading, open_for_writing
+from memory_service.store.connection import _MEANINGS, open_for_reading, open_for_writing
 from memory_service.store.reader import Readers
 from memory_service.store.rows import INDEXED_TOOL_CHARACTERS
 from memory_service.store.sqlite import SqliteStore
@@ -161,3 +162,9 @@ async def test_too_many_questions_at_once_are_refused(tmp_path: Path) -> None:
     await asyncio.gather(*waiting)
     assert await readers.run(lambda c: c.execute("SELECT 1").get) == 1
     await asyncio.to_thread(readers.close)
+
+
+def test_every_error_of_sqlite_has_its_texts_in_both_languages() -> None:
+    for _, *keys in _MEANINGS:
+        for key in keys:
+            assert key in texts("memory", "en") and key in texts("memory", "zh")
