@@ -62,11 +62,15 @@ class Guard:
                 status = response.status
                 return response
             finally:
-                took_ms = round((time.perf_counter() - started) * 1000, 1)
-                write = self._log.debug if request.path in _QUIET_PATHS else self._log.info
-                write("request", method=request.method, path=request.path, status=status, ms=took_ms, by=request.remote)
+                # Once the answer is on its way: nobody waits for the log.
+                asyncio.get_running_loop().call_soon(self._note, request, status, time.perf_counter() - started)
 
         return guard
+
+    def _note(self, request: web.Request, status: int, took_s: float) -> None:
+        write = self._log.debug if request.path in _QUIET_PATHS else self._log.info
+        took_ms = round(took_s * 1000, 1)
+        write("request", method=request.method, path=request.path, status=status, ms=took_ms, by=request.remote)
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:

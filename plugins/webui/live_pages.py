@@ -53,9 +53,13 @@ class LivePage:
 
 
 class LivePages:
-    """All open pages, by principal."""
+    """All open pages, by principal.
 
-    def __init__(self) -> None:
+    :param log: a structlog logger
+    """
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
         self._pages: dict[LivePage, None] = {}
         self.cut_off = 0
         """How many pages were cut off because they read too slowly."""
@@ -86,6 +90,7 @@ class LivePages:
                     taken += 1
                 else:
                     self.cut_off += 1
+                    self._log.warning("a page reads too slowly and is cut off", cut_off=self.cut_off)
                     self.remove(page)
         return taken
 

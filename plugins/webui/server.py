@@ -35,13 +35,13 @@ class Server:
     """The web server of the plugin. Reads the settings ``addr``, ``port`` and ``public_bind`` when it starts."""
 
     def __init__(self, plugin: Plugin) -> None:
-        self.pages = LivePages()
+        self.pages = LivePages(plugin.log)
         self.agent = Agent(plugin)
         self.address = ""
         """Where it listens, such as ``http://127.0.0.1:8080``."""
         self._plugin = plugin
         self._address_file = plugin.data_dir / "address"
-        self._store = Store(plugin.data_dir / "webui.db")
+        self._store = Store(plugin.data_dir / "webui.db", plugin.log)
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -55,8 +55,8 @@ class Server:
         settings = self._plugin.settings
         address = checked_address(str(settings["addr"]), bool(settings["public_bind"]))
         await asyncio.to_thread(self._address_file.unlink, missing_ok=True)
-        index = HistoryIndex(await self._store.open())
         try:
+            index = HistoryIndex(await self._store.open())
             app = await self._application(index, is_public=not address.is_loopback)
             self.address = await self._listen(app, str(address), int(settings["port"]))
             await asyncio.to_thread(_write_whole, self._address_file, self.address + "\n")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from homeagent_sdk.errors import Unavailable
 from homeagent_sdk.migrations import Migration, migrate
@@ -52,17 +52,21 @@ Result = TypeVar("Result")
 
 
 class Store:
-    """The plugin's database. Failures of the disk are :class:`Unavailable`, with the path."""
+    """The plugin's database. Failures of the disk are :class:`Unavailable`, with the path.
 
-    def __init__(self, path: Path, wall: Callable[[], float] = time.time) -> None:
+    :param log: a structlog logger
+    """
+
+    def __init__(self, path: Path, log: Any, wall: Callable[[], float] = time.time) -> None:
         self._path = path
+        self._log = log
         self._wall = wall
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="webui-db")
         self._connection: sqlite3.Connection | None = None
         self._waiting = 0
         self._writes = 0
         self.dropped = 0
-        """Points that were not kept because 1,000 waited already; costs the recognition of these conversations."""
+        """Points that were not kept; costs the recognition of their conversations after a restart."""
 
     async def open(self) -> list[Point]:
         """Open the database and return the points it holds, the one used longest ago first."""
@@ -73,15 +77,15 @@ class Store:
         await self._run(self._close)
         self._thread.shutdown(wait=False)
 
-    def keep(self, points: Sequence[Point]) -> asyncio.Future[None] | None:
-        """Write points soon, without waiting for it; the future ends when it is done."""
+    def keep(self, points: Sequence[Point]) -> None:
+        """Write points soon, without waiting for it. Where 1,000 writes wait already, they are dropped and counted."""
         if self._waiting >= _WAITING_WRITES:
-            self.dropped += len(points)
-            return None
+            self._drop(points, f"{self._waiting} writes wait already")
+            return
         self._waiting += 1
-        written = asyncio.ensure_future(self._run(lambda: self._keep(points)))
-        written.add_done_callback(self._one_less)
-        return written
+        # Handed to the thread here and now, so that a close() right after it comes after it.
+        written = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, points)
+        written.add_done_callback(lambda done: self._on_written(points, done))
 
     async def claim_key(self, key: bytes, body: bytes) -> bool:
         """Bind an idempotency key to the body that it first came with; false if it is bound to another."""
@@ -95,17 +99,24 @@ class Store:
                 f"{self._path} cannot be used: {error}", hint="check that the disk has room and the file is writable"
             ) from error
 
-    def _one_less(self, written: asyncio.Future[None]) -> None:
+    def _on_written(self, points: Sequence[Point], written: asyncio.Future[None]) -> None:
         self._waiting -= 1
+        error = None if written.cancelled() else written.exception()
+        if error is not None:
+            self._drop(points, str(error))
+
+    def _drop(self, points: Sequence[Point], reason: str) -> None:
+        self.dropped += len(points)
+        self._log.warning("a conversation will not be recognised after a restart", reason=reason, dropped=self.dropped)
 
     def _open(self) -> list[Point]:
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        # From here on close() closes it, also if what follows fails.
+        connection = self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 5000")
         migrate(connection, _MIGRATIONS)
-        self._connection = connection
         self._sweep(connection)
         rows = connection.execute("SELECT digest, conversation, is_head FROM point ORDER BY used_at")
         return [Point(digest, conversation, bool(is_head)) for digest, conversation, is_head in rows]

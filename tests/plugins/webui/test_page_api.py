@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from homeagent_sdk.errors import Unavailable
 from plugins.webui.live_pages import PAGES, LivePages
@@ -212,7 +213,7 @@ async def test_other_pages_learn_of_a_message_and_of_changed_models(web: Web) ->
 
 
 async def test_a_page_that_reads_too_slowly_is_cut_off() -> None:
-    pages = LivePages()
+    pages = LivePages(structlog.get_logger())
     slow, quick = pages.open("owner"), pages.open("owner")
     events = quick.events()
     for number in range(65):
@@ -225,7 +226,7 @@ async def test_a_page_that_reads_too_slowly_is_cut_off() -> None:
 
 
 async def test_the_number_of_open_pages_ends() -> None:
-    pages = LivePages()
+    pages = LivePages(structlog.get_logger())
     first = pages.open("owner")
     for _ in range(PAGES):
         pages.open("owner")
