@@ -63,6 +63,22 @@ class Stage:
         return next(source for source in listing if source["name"] == name)
 
 
+def at(server: FakeOpenAI, **values: Any) -> dict[str, Any]:
+    """Return the settings of a source at a server."""
+    return {"base_url": server.url, "model": "m", **values}
+
+
+def words(items: list[dict[str, Any]]) -> str:
+    """Return the text that was shown."""
+    return "".join(item["text"] for item in items if item["type"] == "delta")
+
+
+async def outcomes(stage: Stage) -> list[tuple[str, str]]:
+    """Return source and outcome of all calls, oldest first."""
+    usage = await stage.kernel.call("provider.usage", {"since": 0})
+    return [(row["source"], row["outcome"]) for row in reversed(usage["rows"])]
+
+
 @asynccontextmanager
 async def running(folder: Path, environ: dict[str, str], key: str | None, **options: Any) -> AsyncIterator[Stage]:
     bus = LocalBus()
@@ -110,7 +126,21 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def workers(tmp_path: Path) -> AsyncIterator[AdapterWorkers]:
-    pool = AdapterWorkers(BUNDLED_ADAPTERS, tmp_path / "adapters", call_limit_s=3.0)
+    pool = AdapterWorkers(BUNDLED_ADAPTERS, tmp_path / "adapters", call_limit_s=15.0)
     (tmp_path / "adapters").mkdir()
     yield pool
     await pool.close()
+
+
+@pytest.fixture
+async def one(stage: Stage, fake: FakeOpenAI) -> Stage:
+    """A service with one source, ``a``."""
+    await stage.configure(a=at(fake))
+    return stage
+
+
+@pytest.fixture
+async def two(stage: Stage, fake: FakeOpenAI, second: FakeOpenAI) -> Stage:
+    """A service with the sources ``a`` (first) and ``b``."""
+    await stage.configure(a=at(fake), b=at(second, model="n"))
+    return stage

@@ -115,9 +115,9 @@ async def test_recording_takes_no_time(tmp_path):
     ledger = Ledger(tmp_path / "usage.db")
     await ledger.open()
     await asyncio.sleep(0)
-    started = time.process_time()
+    started = time.thread_time()
     for _ in range(1000):
         ledger.record(record())
     # Measured 4 µs each; 100 µs would still be nothing beside a call.
-    assert time.process_time() - started < 0.1
+    assert time.thread_time() - started < 0.1
     await ledger.close()
