@@ -21,8 +21,8 @@ _UNKNOWN_OUTCOME: Final = (
     "This call had started when the system was interrupted. It may or may not have run; check before you repeat it."
 )
 _NOBODY_TO_APPROVE: Final = (
-    "This tool needs a person's approval for each call, and nobody can be asked here. Tell the person what you wanted to "
-    "do; do not try again."
+    "This tool needs a person's approval for each call, and nobody can be asked here. Tell the person what you wanted "
+    "to do; do not try again."
 )
 _WRAP_UP: Final = "Report briefly what was done, what was found and what is still open. No further tools can be called."
 _log = structlog.get_logger("turns")
