@@ -74,8 +74,13 @@ class Home:
             )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
-        line = wait_until(self._line_or_exit, timeout_s, "the line `ready`")
-        assert line == f"ready {self.url}\n", f"{line!r}\n{self.stderr()}\n{self.logs()}"
+        try:
+            line = wait_until(self._line_or_exit, timeout_s, "the line `ready`")
+            assert line == f"ready {self.url}\n", f"{line!r}\n{self.stderr()}\n{self.logs()}"
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
         return self
 
     def _line_or_exit(self) -> str:
