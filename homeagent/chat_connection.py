@@ -51,8 +51,7 @@ class ChatConnection:
     async def send(self, message: str) -> AsyncIterator[Item]:
         """Send a message and yield what becomes of it; the last item is the outcome.
 
-        Besides the items of the turn there is ``{"type": "reconnected"}``: what came before is sent anew. What the
-        agent says by itself meanwhile comes as ``{"type": "output"}``.
+        Besides the items of the turn there is ``{"type": "reconnected"}``: what came before is sent anew.
 
         :raises NotRunning: nothing runs here
         :raises Denied: this user may not talk to the agent
@@ -95,6 +94,15 @@ class ChatConnection:
         async for item in self._follow({"op": "stop", "conversation": self.conversation}):
             return bool(item.get("stopped"))
         return False
+
+    async def listen(self) -> AsyncIterator[Item]:
+        """Take part in the conversation without saying anything, and yield what comes there.
+
+        :raises HomeAgentError: it was refused
+        :raises OSError: the connection broke
+        """
+        async for item in self._follow({"op": "history", "conversation": self.conversation}):
+            yield item
 
     async def _follow(self, request: Item) -> AsyncIterator[Item]:
         """Send one request on a connection of its own, and yield the answers until the other side closes."""

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import typer
 
 from homeagent.chat_connection import ChatConnection, Item, error_of
+from homeagent.chat_listener import ChatListener
 from homeagent.client import is_running, not_running, operator
 from homeagent.exit_codes import exit_code_of
 from homeagent.launcher.announcer import model_notice
@@ -25,6 +27,8 @@ from homeagent_sdk.paths import DataDir
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_TYPED_AHEAD = 16
 _NOTICE_WITHIN_S = 3.0
+_PROMPT = "> "
+_TURNS_REMEMBERED = 64
 
 
 def without_controls(words: str) -> str:
@@ -45,6 +49,11 @@ class ChatScreen:
         self._console = console()
         self._typed_ahead: deque[str] = deque(maxlen=_MAX_TYPED_AHEAD)
         self._line_is_open = False
+        self._is_asking_person = False
+        self._asked: deque[str] = deque(maxlen=_TURNS_REMEMBERED)
+        self._outputs: deque[Item] = deque(maxlen=_TURNS_REMEMBERED)
+        self._showing = threading.Lock()
+        self._listener = ChatListener(connection, self._take_output)
 
     def run(self) -> None:
         """Talk until the person leaves."""
@@ -58,6 +67,7 @@ class ChatScreen:
             notice = asyncio.run(self._notice())
             if notice:
                 self._note(notice)
+            self._listener.start()
             while self._handle(self._next_line()):
                 pass
         except HomeAgentError as error:
@@ -68,12 +78,16 @@ class ChatScreen:
         if self._typed_ahead:
             return self._typed_ahead.popleft()
         try:
-            return input("> ").strip()
+            self._is_asking_person = True
+            self._show_outputs()
+            return input(_PROMPT).strip()
         except EOFError:
             return "/quit"
         except KeyboardInterrupt:
             self._console.print()
             return "/quit"
+        finally:
+            self._is_asking_person = False
 
     def _handle(self, line: str) -> bool:
         """Do what a line says; return whether to go on."""
@@ -141,13 +155,11 @@ class ChatScreen:
             self._typed_ahead.append(line)
 
     async def _show_answer(self, message: str) -> None:
-        streamed, turn_id = "", None
+        streamed = ""
         async for item in self._connection.send(message):
             match item["type"]:
                 case "accepted":
-                    turn_id = item["turn_id"]
-                case "output" if item.get("turn_id") != turn_id:
-                    self._note(without_controls(item["text"]))
+                    self._asked.append(item["turn_id"])
                 case "delta":
                     streamed += item["text"]
                     self._write(item["text"])
@@ -183,6 +195,26 @@ class ChatScreen:
             return
         if not stopped:
             self._note(text("command.chat_nothing_to_stop"))
+
+    def _take_output(self, output: Item) -> None:
+        """Take what the agent said by itself, in the listener's thread; shown now or when the answer is at its end."""
+        self._outputs.append(output)
+        if self._is_asking_person:
+            import readline
+
+            if self._show_outputs():
+                self._console.file.write(_PROMPT + readline.get_line_buffer())
+                self._console.file.flush()
+
+    def _show_outputs(self) -> bool:
+        """Show what waits, but for answers to what was asked here: those have been shown."""
+        with self._showing:
+            waiting = [self._outputs.popleft() for _ in range(len(self._outputs))]
+            shown = [output for output in waiting if output.get("turn_id") not in self._asked]
+            for output in shown:
+                self._console.file.write(f"\r\x1b[K{without_controls(str(output.get('text') or ''))}\n")
+            self._console.file.flush()
+        return bool(shown)
 
     def _write(self, words: str) -> None:
         if words:

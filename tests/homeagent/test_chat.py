@@ -300,6 +300,8 @@ def test_a_sitting(terminal: Terminal, plugin: FakeCliPlugin) -> None:
     going_on = threading.Event()
 
     def script(request: Item, send: Callable[[Item], None]) -> None:
+        if request["op"] == "history":
+            return
         if request["op"] == "stop":
             send({"type": "stop", "stopped": True})
             going_on.set()
@@ -327,13 +329,41 @@ def test_a_sitting(terminal: Terminal, plugin: FakeCliPlugin) -> None:
     assert going_on.wait(10)
     terminal.type("/quit")
     assert terminal.process.wait(10) == 0
-    conversations = {request["conversation"] for request in plugin.requests}
-    assert conversations == {"main"}
+    assert {request["conversation"] for request in plugin.requests} == {"main"}
+
+
+def test_what_the_agent_says_by_itself_is_shown_and_its_answers_are_not_shown_twice(
+    terminal: Terminal, plugin: FakeCliPlugin
+) -> None:
+    listeners: list[Callable[[Item], None]] = []
+
+    def script(request: Item, send: Callable[[Item], None]) -> None:
+        if request["op"] == "history":
+            listeners.append(send)
+            send({"type": "history", "conversation": "main", "turns": []})
+            send({"type": "output", "text": "Look at the oven.", "turn_id": "t0"})
+            return
+        send({"type": "accepted", "turn_id": "t1"})
+        send({"type": "delta", "text": "Hello!"})
+        for listener in listeners:
+            listener({"type": "output", "text": "Hello!", "turn_id": "t1"})
+            listener({"type": "output", "text": "The cake too.", "turn_id": "t2"})
+        send(ANSWER)
+
+    plugin.script = script
+    plugin.start()
+    terminal.wait_for("Look at the oven.\r\n> ")
+    terminal.type("hi")
+    terminal.wait_for("The cake too.")
+    assert terminal.shown.count("Hello!") == 1
 
 
 def test_new_begins_another_conversation_and_ctrl_c_stops_an_answer(terminal: Terminal, plugin: FakeCliPlugin) -> None:
     def script(request: Item, send: Callable[[Item], None]) -> None:
-        send({"type": "stop", "stopped": True} if request["op"] == "stop" else {"type": "delta", "text": "and so on"})
+        if request["op"] == "send":
+            send({"type": "delta", "text": "and so on"})
+        elif request["op"] == "stop":
+            send({"type": "stop", "stopped": True})
 
     plugin.script = script
     plugin.start()
