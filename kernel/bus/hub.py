@@ -17,7 +17,7 @@ import structlog
 import zmq
 
 from homeagent_sdk.bus import Endpoints, KeyCredential, wire
-from homeagent_sdk.bus.link import Link
+from homeagent_sdk.bus.link import Link, send_frames
 from homeagent_sdk.errors import Conflict, Overloaded, Unavailable
 from kernel.bus.admission import Admission
 from kernel.bus.event_ring import EventRing
@@ -220,7 +220,7 @@ class Hub:
     def _send(self, name: str, socket: zmq.Socket[bytes], identity: bytes, frames: Frames) -> str:
         self._used.add(name)
         try:
-            socket.send_multipart([identity, *frames], zmq.DONTWAIT)
+            send_frames(socket, [identity, *frames])
         except zmq.Again:
             self._flush_soon()
             return FULL
