@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import structlog
 
-from homeagent_sdk.bus import Event, Peer
+from homeagent_sdk.bus import Event
 from homeagent_sdk.errors import HomeAgentError
 from homeagent_sdk.logging import set_level
 from homeagent_sdk.paths import DataDir
-from kernel.bus import Hub, read_keys
+from kernel.bus import Hub, KernelPeer, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal, JournaledTurn
@@ -106,12 +106,7 @@ class Kernel:
         self._hub = Hub(self._data_dir.run, keys, changed)
         await asyncio.to_thread(self._hub.start)
         self._cleanup.push_async_callback(asyncio.to_thread, self._hub.stop)
-        self._bus = Peer(
-            self._data_dir.run,
-            self._hub.kernel_credential,
-            context=self._hub.context,
-            endpoints=self._hub.endpoints,
-        )
+        self._bus = KernelPeer(self._hub, self._data_dir.run)
         self._cleanup.push_async_callback(self._bus.stop)
 
     def _assemble(self) -> None:

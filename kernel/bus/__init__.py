@@ -2,5 +2,6 @@
 
 from kernel.bus.admission import read_keys
 from kernel.bus.hub import Hub, tune_interpreter
+from kernel.bus.kernel_peer import KernelPeer
 
-__all__ = ["Hub", "read_keys", "tune_interpreter"]
+__all__ = ["Hub", "KernelPeer", "read_keys", "tune_interpreter"]

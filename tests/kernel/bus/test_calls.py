@@ -254,3 +254,30 @@ async def test_a_token_admits_once_and_only_its_generation(make_peer: MakePeer, 
     with pytest.raises(Denied):
         await again.start(1)
     await first.stop()
+
+
+async def test_the_kernels_own_events_reach_subscribers_in_order_without_messages(
+    make_peer: MakePeer, hub: Any, tmp_path: Any
+) -> None:
+    from homeagent_sdk.bus import Event
+    from kernel.bus import KernelPeer
+
+    kernel = KernelPeer(hub, tmp_path)
+    await kernel.start(5)
+    memory = await make_peer("memory")
+    seen: list[int] = []
+    is_complete = asyncio.Event()
+
+    async def take(event: Event) -> None:
+        seen.append(event.payload["number"])
+        if len(seen) == 100:
+            is_complete.set()
+
+    await memory.subscribe(["turn.*"], take)
+    for number in range(100):
+        await kernel.publish("turn.started", {"number": number})
+    await asyncio.wait_for(is_complete.wait(), 5)
+    assert seen == list(range(100))
+    with pytest.raises(Invalid):
+        await kernel.publish("turn.started", {"text": "x" * 70_000})
+    await kernel.stop()

@@ -1,0 +1,28 @@
+"""The kernel's own peer: on the bus like any other, but its events need no message to reach the ring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from homeagent_sdk.bus import Peer, wire
+from homeagent_sdk.errors import Invalid
+from kernel.bus.hub import Hub
+
+
+class KernelPeer(Peer):
+    """A peer in the hub's process."""
+
+    def __init__(self, hub: Hub, run_dir: Path) -> None:
+        super().__init__(run_dir, hub.kernel_credential, context=hub.context, endpoints=hub.endpoints)
+        self._hub = hub
+
+    async def publish(self, topic: str, payload: Any = None) -> None:
+        """Put an event on the ring.
+
+        :raises Invalid: it is larger than an event may be
+        """
+        frames = wire.encode_body(payload)
+        if len(frames) > 1 or len(frames[0]) > wire.BLOB_THRESHOLD_BYTES:
+            raise Invalid(f"an event on {topic} is too large", hint="events hold at most 64 KiB; send a reference")
+        self._hub.publish_soon(topic, frames[0])
