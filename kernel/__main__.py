@@ -18,7 +18,11 @@ _OWNER_KEY = "HOMEAGENT_API_KEY"
 
 def main() -> int:
     """Run the kernel until it is told to stop."""
-    given = secrets.take_from_environment([_OWNER_KEY])
+    try:
+        given = secrets.take_from_environment([_OWNER_KEY])
+    except HomeAgentError as error:
+        sys.stderr.write(f"{error}\n")
+        return process.EXIT_CONFIGURATION
     process.die_with_parent()
     process.lower_switch_interval()
     parser = argparse.ArgumentParser(prog="python -m kernel", description="The kernel of HomeAgent.")

@@ -9,6 +9,7 @@ import resource
 import sys
 from typing import TYPE_CHECKING
 
+from homeagent_sdk.errors import Invalid
 from homeagent_sdk.secrets import take_from_environment
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ _WAIT_FOR_KERNEL_S = 86_400.0
 def main() -> int:
     """Run the service; returns the exit code."""
     # The rest is imported once this program no longer has to be executed again.
-    secrets = take_from_environment([ENVIRONMENT_KEY])
+    try:
+        secrets = take_from_environment([ENVIRONMENT_KEY])
+    except Invalid as error:
+        sys.stderr.write(f"{error}\n")
+        return 3
     from homeagent_sdk import process
     from homeagent_sdk.paths import DataDir
 

@@ -94,12 +94,12 @@ def configure(service: str, data_dir: Path, level: str | None = None, *, show: b
     :param service: the name of the process, field ``service`` of each line
     :param data_dir: the data directory; its folder ``log`` is made if missing
     :param level: debug, info, warn or error; default ``HOMEAGENT_LOG_LEVEL``, else info
-    :param show: whether the lines go to stderr too; default: if that is a terminal
+    :param show: whether the lines go to stderr too; default: if that is a terminal or ``HOMEAGENT_LOG_SHOW`` is set
     """
     folder = Path(data_dir) / "log"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    shows = sys.stderr.isatty() if show is None else show
+    shows = sys.stderr.isatty() or bool(os.environ.get("HOMEAGENT_LOG_SHOW")) if show is None else show
     _install(_Sink(service, _LogFile(folder / f"{service}.log"), shows), level)
 
 

@@ -12,9 +12,15 @@ from pathlib import Path
 from homeagent_sdk.errors import Invalid
 
 AREAS = ("kernel", "memory", "provider", "plugins", "plugin_data", "log", "run", "keys")
+RUN_DIR_VARIABLE, KEYS_DIR_VARIABLE = "HOMEAGENT_RUN_DIR", "HOMEAGENT_KEYS_DIR"
+"""Environment variables that name the folders ``run`` and ``keys`` where these lie outside the data directory: where
+each service runs as a user of its own, sockets are all that they share, and keys are laid out by whoever starts them.
+"""
+
 SOCKET_PATH_LIMIT_BYTES = 107
 """What the kernel of Linux takes for the path of a Unix socket, without the closing zero."""
 
+_OUTSIDE = {"run": RUN_DIR_VARIABLE, "keys": KEYS_DIR_VARIABLE}
 _SOCKET_NAME_RESERVE_BYTES = 32
 _FOREIGN_FILE_SYSTEMS = frozenset({"9p", "drvfs", "v9fs", "fuse.drvfs"})
 
@@ -24,7 +30,8 @@ class DataDir:
 
     The paths are computed, not touched, until :meth:`create`. ``run`` is a folder of its own elsewhere where the data
     directory's path is too long for a socket; ``<root>/run`` is then a symbolic link to it, so that all processes
-    agree, whatever their environment.
+    agree, whatever their environment. ``HOMEAGENT_RUN_DIR`` and ``HOMEAGENT_KEYS_DIR`` put these two folders elsewhere;
+    they are then somebody else's to make.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -66,11 +73,13 @@ class DataDir:
     @property
     def keys(self) -> Path:
         """A key file for each peer of the bus that proves itself by one."""
-        return self.root / "keys"
+        return _given(KEYS_DIR_VARIABLE) or self.root / "keys"
 
     @property
     def run(self) -> Path:
         """The sockets of the bus, and what the launcher tells about itself."""
+        if given := _given(RUN_DIR_VARIABLE):
+            return given
         plain = self.root / "run"
         if plain.is_symlink():
             return Path(os.readlink(plain))
@@ -90,6 +99,9 @@ class DataDir:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for area in areas or AREAS:
+                if area in _OUTSIDE and (given := _given(_OUTSIDE[area])):
+                    _require_usable(given, is_written=area != "keys")
+                    continue
                 folder = self._create_run() if area == "run" else self.root / area
                 folder.mkdir(mode=0o700, exist_ok=True)
                 _require_usable(folder)
@@ -159,6 +171,11 @@ def short_socket_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def _given(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(os.path.abspath(value)) if value else None
+
+
 def _fits(run: Path) -> bool:
     return len(os.fsencode(run)) + 1 + _SOCKET_NAME_RESERVE_BYTES <= SOCKET_PATH_LIMIT_BYTES
 
@@ -184,9 +201,10 @@ def _make_private(folder: Path) -> None:
             step.chmod(0o700)
 
 
-def _require_usable(folder: Path) -> None:
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise _unusable(folder, "it cannot be read and written by this user")
+def _require_usable(folder: Path, *, is_written: bool = True) -> None:
+    if not os.access(folder, os.R_OK | os.X_OK | (os.W_OK if is_written else 0)):
+        what = "read and written" if is_written else "read"
+        raise _unusable(folder, f"it cannot be {what} by this user")
 
 
 def _unusable(folder: Path, why: str) -> Invalid:

@@ -13,6 +13,10 @@ from typing import Any
 from homeagent_sdk.errors import HomeAgentError, Invalid
 
 PARENT_ENVIRONMENT = "HOMEAGENT_PARENT_PID"
+HEARTBEAT_ENVIRONMENT = "HOMEAGENT_HEARTBEAT_FD"
+"""Names an open file whose time says when the event loop of this process last turned; for whoever watches it."""
+
+HEARTBEAT_S = 5.0
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -62,6 +66,9 @@ def run(main: Main, *, stop_within_s: float = STOP_WITHIN_S) -> int:
 
 async def _run_until_told(main: Main, stop_within_s: float) -> int:
     loop = asyncio.get_running_loop()
+    heartbeat = _heartbeat_descriptor()
+    if heartbeat is not None:
+        _beat(loop, heartbeat)
     stopping = asyncio.Event()
     task = asyncio.ensure_future(main(stopping))
 
@@ -81,6 +88,20 @@ async def _run_until_told(main: Main, stop_within_s: float) -> int:
             raise
         return EXIT_FAILED
     return EXIT_OK if code is None else code
+
+
+def _heartbeat_descriptor() -> int | None:
+    """Take the descriptor for this process alone, not for its children."""
+    told = os.environ.pop(HEARTBEAT_ENVIRONMENT, "")
+    if not told.isdigit():
+        return None
+    os.set_inheritable(int(told), False)
+    return int(told)
+
+
+def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    os.utime(descriptor)
+    loop.call_later(HEARTBEAT_S, _beat, loop, descriptor)
 
 
 def prefer_as_oom_victim(score: int) -> None:

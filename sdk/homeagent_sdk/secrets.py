@@ -25,11 +25,12 @@ def take_from_environment(names: Sequence[str], *, keep_descriptor: bool = False
 
     If one of the names is in ``os.environ``, this call does not return: the program is executed again, same process
     id, same arguments, with the secrets on a descriptor and not in its environment. Empty values count as not given.
+    ``<NAME>_FILE`` names a file that holds the secret instead, as secrets of containers do.
 
     :param keep_descriptor: leave the descriptor open and named in the environment, for a child to inherit
-    :raises Invalid: ``HOMEAGENT_SECRETS_FD`` does not name a descriptor with secrets
+    :raises Invalid: ``HOMEAGENT_SECRETS_FD`` does not name a descriptor with secrets, or a file cannot be read
     """
-    secrets = _read_descriptor(keep_descriptor)
+    secrets = {**_read_files(names), **_read_descriptor(keep_descriptor)}
     found = {name: os.environ.pop(name) for name in names if name in os.environ}
     found = {name: value for name, value in found.items() if value}
     if found:
@@ -73,6 +74,22 @@ def _read_descriptor(keep: bool) -> dict[str, str]:
         os.close(descriptor)
         del os.environ[DESCRIPTOR_VARIABLE]
     return content
+
+
+def _read_files(names: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        path = os.environ.get(f"{name}_FILE")
+        if path and name not in os.environ:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    found[name] = file.read(MAX_BYTES).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Invalid(
+                    f"the file {path} in {name}_FILE cannot be read: {error}",
+                    hint="name a text file that this user can read, or unset the variable",
+                ) from error
+    return {name: value for name, value in found.items() if value}
 
 
 def _execute_again(secrets: Mapping[str, str]) -> None:
