@@ -30,7 +30,7 @@ SECRET_NAMES = ("HOMEAGENT_API_KEY", "HOMEAGENT_LLM_API_KEY")
 STOP_ORDER = ("plugin_host", "provider_service", "memory_service", "kernel")
 """First what brings work in, last what the others speak through."""
 
-_STOP_WITHIN_S = {"plugin_host": 3.0, "provider_service": 1.5, "memory_service": 1.5, "kernel": 2.5}
+_STOP_WITHIN_S = {"plugin_host": 3.0, "provider_service": 1.5, "memory_service": 2.0, "kernel": 2.0}
 _HELLO_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 5.0
 _SOCKET_EVERY_S = 0.02
