@@ -12,7 +12,7 @@ from memory_service.store.abc import EventStore
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
 
-CANDIDATES = 64
+CANDIDATES = 32
 """So many events are ranked in full; the store chooses them by BM25."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import apsw
@@ -11,6 +12,7 @@ from memory_service.model import Term
 _COMMON = 200
 _GROWTH = 1.05
 _MAX_REMEMBERED = 8_192
+_COUNT = "SELECT term, doc FROM event_vocabulary WHERE term IN (SELECT value FROM json_each(?))"
 
 
 class Frequencies:
@@ -28,16 +30,21 @@ class Frequencies:
 
         :param total: how many events there are
         """
-        known = {token: self._of_token(connection, token, total) for term in terms for token in term.tokens}
-        return tuple(min(known[token] for token in term.tokens) for term in terms)
+        tokens = {token for term in terms for token in term.tokens}
+        known = {token: frequency for token in tokens if (frequency := self._again(token, total)) is not None}
+        known |= self._count(connection, tokens - known.keys(), total)
+        return tuple(min(known.get(token, 0) for token in term.tokens) for term in terms)
 
-    def _of_token(self, connection: apsw.Connection, token: str, total: int) -> int:
-        frequency, total_then = self._remembered.get(token, (0, 0))
-        if total_then <= total <= total_then * _GROWTH:
-            return frequency
-        frequency = connection.execute("SELECT doc FROM event_vocabulary WHERE term = ?", (token,)).get or 0
-        if frequency >= _COMMON:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[token] = (frequency, total)
-        return frequency
+    def _again(self, token: str, total: int) -> int | None:
+        frequency, total_then = self._remembered.get(token, (0, -1))
+        return frequency if total_then <= total <= total_then * _GROWTH else None
+
+    def _count(self, connection: apsw.Connection, tokens: set[str], total: int) -> dict[str, int]:
+        # All at once: each statement that opens the vocabulary prepares another one inside it.
+        counted = dict(connection.execute(_COUNT, (json.dumps(sorted(tokens)),))) if tokens else {}
+        for token, frequency in counted.items():
+            if frequency >= _COMMON:
+                if len(self._remembered) >= _MAX_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[token] = (frequency, total)
+        return counted

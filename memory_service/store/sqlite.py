@@ -27,7 +27,7 @@ _WEIGHTS = "bm25(1.0, 0.7, 0.3, 1.0)"
 """What a word counts in what was said, in the reply, in tool output, and in the event's speaker and day."""
 
 _MAX_ASKED = 96
-_MAX_ROWS = 2_000
+_MAX_ROWS = 1_500
 """So many events at most are ranked for a question, however large the memory: about 4 µs each."""
 
 

@@ -88,8 +88,8 @@ async def test_the_end_of_a_huge_tool_output_is_kept_but_not_indexed(tmp_path: P
 
 
 def test_the_rarest_words_are_asked_for_until_too_many_events_have_them() -> None:
-    assert sqlite._worth_asking((1_900, 3, 0, 50)) == [1, 3, 0]
-    assert sqlite._worth_asking((1_990, 3, 0, 50)) == [1, 3]
+    assert sqlite._worth_asking((1_400, 3, 0, 50)) == [1, 3, 0]
+    assert sqlite._worth_asking((1_490, 3, 0, 50)) == [1, 3]
     assert sqlite._worth_asking((9_000, 0)) == [0]
     assert sqlite._worth_asking((0, 0)) == []
     assert len(sqlite._worth_asking((1,) * 500)) == 96
