@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 from typing import IO
 
-import structlog
-
 from homeagent_sdk import logging, process
 from homeagent_sdk.bus import Credential, Peer
 from homeagent_sdk.errors import Invalid
+from homeagent_sdk.logging import get_logger
 from homeagent_sdk.paths import DataDir
 from plugin_host import orphans
 from plugin_host.host import PluginHost
@@ -27,7 +26,7 @@ from plugin_host.system import become_subreaper
 _LONG_S = 365 * 86400.0
 _OOM_SCORE = 100
 _STOP_WITHIN_S = 5.0
-_log = structlog.get_logger("plugin_host")
+_log = get_logger("plugin_host")
 
 
 def main() -> int:

@@ -6,10 +6,9 @@ import asyncio
 import os
 from typing import Any
 
-import structlog
-
-from homeagent_sdk.bus.abc import BusPeer, CallContext, Event
+from homeagent_sdk.bus.abc import BusPeer, CallContext, Event, EventHandler
 from homeagent_sdk.errors import Invalid
+from homeagent_sdk.logging import get_logger
 from homeagent_sdk.paths import DataDir
 from plugin_host import orphans
 from plugin_host.child import ZygoteLauncher
@@ -31,7 +30,7 @@ SHUTDOWN_GRACE_S = 3.5
 """What plugins have to stop when the host itself stops, which has 5 s in all."""
 
 _MINT_S = 20.0
-_log = structlog.get_logger("host")
+_log = get_logger("host")
 
 
 class PluginHost:
@@ -59,7 +58,10 @@ class PluginHost:
         )
         self.roster = Roster(folders, self._state, surroundings)
         self._hung = HungPlugins(self.roster.running)
-        self._listens = False
+        self._not_yet_heard: list[tuple[str, EventHandler]] = [
+            ("peer.*", self._hung.on_event),
+            ("config.changed", self._on_config_changed),
+        ]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -89,11 +91,12 @@ class PluginHost:
         self._reaper.stop()
 
     async def _on_welcome(self) -> None:
+        """Read the settings; listen for what was not subscribed to yet, since a subscription outlives the kernel."""
         await self._settings.read()
-        if not self._listens:
-            self._listens = True
-            await self._peer.subscribe(["peer.*"], self._hung.on_event)
-            await self._peer.subscribe(["config.changed"], self._on_config_changed)
+        while self._not_yet_heard:
+            topics, handler = self._not_yet_heard[0]
+            await self._peer.subscribe([topics], handler)
+            self._not_yet_heard.pop(0)
 
     async def _on_config_changed(self, event: Event) -> None:
         if self._settings.concerns(event):

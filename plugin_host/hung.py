@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from homeagent_sdk.bus.abc import Event
 from homeagent_sdk.catalogue import text
+from homeagent_sdk.logging import get_logger
 from plugin_host.supervised import SupervisedPlugin
 
 GRACE_S = 10.0
 """How long a plugin that the kernel has given up may take to come back by itself."""
 
-_log = structlog.get_logger("hung")
+_log = get_logger("hung")
 
 
 class HungPlugins:
@@ -29,15 +28,16 @@ class HungPlugins:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def on_event(self, event: Event) -> None:
-        """Take an event of ``peer.*``."""
-        name = event.payload.get("name") if isinstance(event.payload, dict) else None
-        if not isinstance(name, str):
+        """Take an event of ``peer.*``; those of earlier processes of the plugin, which may come late, mean nothing."""
+        if not isinstance(event.payload, dict):
             return
-        self._forget(name)
-        plugin = self._find(name)
-        if event.topic == "peer.gone" and plugin is not None:
+        plugin = self._find(str(event.payload.get("name")))
+        if plugin is None or event.payload.get("generation", plugin.generation) != plugin.generation:
+            return
+        self._forget(plugin.name)
+        if event.topic == "peer.gone":
             loop = asyncio.get_running_loop()
-            self._timers[name] = loop.call_later(self._grace_s, self._kill, name, plugin.generation)
+            self._timers[plugin.name] = loop.call_later(self._grace_s, self._kill, plugin.name, plugin.generation)
 
     def stop(self) -> None:
         """Forget all."""

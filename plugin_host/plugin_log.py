@@ -9,9 +9,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-import structlog
-
-from homeagent_sdk.logging import LOG_FILE_BYTES, LOG_FILES, mask
+from homeagent_sdk.logging import LOG_FILE_BYTES, LOG_FILES, get_logger, mask
 
 _READ_BYTES = 64 * 1024
 _WINDOW_S = 0.25
@@ -19,12 +17,14 @@ _WINDOW_BYTES = 256 * 1024
 """Beyond this, a pipe is left unread until the window is over: the plugin waits, not the supervisor."""
 _LINES_A_SECOND = 200
 _BURST_LINES = 1000
+_LINE_BYTES = 256
+"""So many bytes count as one line of the budget: 50 KB a second, 256 KB at once."""
 _LONGEST_LINE_BYTES = 8 * 1024
 _WAITING_LINES = 2000
 _FLUSH_S = 0.2
 _TAIL_LINES = 20
 _TAIL_LINE_CHARACTERS = 500
-_log = structlog.get_logger("plugin_log")
+_log = get_logger("plugin_log")
 
 
 class LineBudget:
@@ -35,14 +35,14 @@ class LineBudget:
         self._then = now
         self.held_back = 0
 
-    def allow(self, now: float) -> bool:
-        """Tell whether one more line may pass."""
+    def allow(self, now: float, size_bytes: int = 0) -> bool:
+        """Tell whether one more line may pass; a long one counts as many."""
         self._tokens = min(_BURST_LINES, self._tokens + (now - self._then) * _LINES_A_SECOND)
         self._then = now
         if self._tokens < 1:
             self.held_back += 1
             return False
-        self._tokens -= 1
+        self._tokens -= 1 + size_bytes // _LINE_BYTES
         return True
 
 
@@ -64,10 +64,10 @@ class PluginLog:
         decoded = line.decode(errors="replace").rstrip()
         if stream == "stderr" and decoded:
             self._errors.append(_readable(decoded)[:_TAIL_LINE_CHARACTERS])
-        if not self._budget.allow(time.monotonic()):
+        if not self._budget.allow(time.monotonic(), len(line)):
             return
         if self._budget.held_back:
-            self._note(f"{self._budget.held_back} lines held back: more than {_LINES_A_SECOND} a second")
+            self._note(f"{self._budget.held_back} lines held back: it prints too much")
             self._budget.held_back = 0
         if len(self._waiting) == _WAITING_LINES:
             self._budget.held_back += 1

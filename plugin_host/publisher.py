@@ -6,13 +6,12 @@ import asyncio
 from collections import deque
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.bus.abc import BusPeer
 from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.logging import get_logger
 
 _MOST_WAITING = 256
-_log = structlog.get_logger("publisher")
+_log = get_logger("publisher")
 
 
 class Publisher:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.bus.abc import BusPeer, Event
 from homeagent_sdk.errors import HomeAgentError, Invalid
+from homeagent_sdk.logging import get_logger
 from homeagent_sdk.plugin.durations import parse_duration
 from plugin_host.crash_policy import RestartLimit
 
 RESTART_LIMIT = "core.plugin.restart_limit"
 RESTART_WINDOW = "core.plugin.restart_window"
-_log = structlog.get_logger("settings")
+_log = get_logger("settings")
 
 
 class RestartSettings:

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Invalid, NotFound, Unavailable
+from homeagent_sdk.logging import get_logger
 from plugin_host.discovery import FoundPlugin, find_plugins
 from plugin_host.state_file import StateFile
 from plugin_host.supervised import START_LIMIT_S, SupervisedPlugin, Surroundings
 
 _SETTLE_S = START_LIMIT_S + 5.0
-_log = structlog.get_logger("roster")
+_log = get_logger("roster")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.errors import Unavailable
+from homeagent_sdk.logging import get_logger
 
-_log = structlog.get_logger("state_file")
+_log = get_logger("state_file")
 
 
 class StateFile:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Unavailable
+from homeagent_sdk.logging import get_logger
 from homeagent_sdk.plugin.durations import format_duration
 from homeagent_sdk.process import EXIT_CONFIGURATION
 from plugin_host.child import KILL_S, Child, Launcher
@@ -24,7 +23,7 @@ START_LIMIT_S = 20.0
 STOP_GRACE_S = 5.0
 _LAUNCH_TRIES = 5
 _LAUNCH_PAUSE_S = 0.5
-_log = structlog.get_logger("plugins")
+_log = get_logger("plugins")
 
 Publish = Callable[[str, dict[str, Any]], None]
 MakeLaunch = Callable[[FoundPlugin], Launch]
@@ -138,7 +137,7 @@ class SupervisedPlugin:
         self._set(state, reason)
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until it runs or is known not to, for at most ``timeout_s`` seconds."""
+        """Wait until its start has succeeded or failed, for at most ``timeout_s`` seconds."""
         try:
             await asyncio.wait_for(self._has_settled.wait(), timeout_s)
         except TimeoutError:
@@ -152,7 +151,7 @@ class SupervisedPlugin:
 
     def _set(self, state: str, reason: str) -> None:
         self.state, self.reason = state, reason
-        if state in ("starting", "restarting"):
+        if state == "starting":
             self._has_settled.clear()
         else:
             self._has_settled.set()

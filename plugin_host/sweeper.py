@@ -7,8 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 
-import structlog
-
+from homeagent_sdk.logging import get_logger
 from plugin_host import orphans
 from plugin_host.reaper import Reaper
 from plugin_host.system import kill_group, send_signal
@@ -16,7 +15,7 @@ from plugin_host.zygote_client import Zygote
 
 _SETTLE_S = 0.02
 _ROUNDS = 10
-_log = structlog.get_logger("sweeper")
+_log = get_logger("sweeper")
 
 
 class Sweeper:

@@ -8,14 +8,13 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import structlog
-
 from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.logging import get_logger
 
 _LONGEST_LINE_BYTES = 8 * 1024
 _LEAST_PAUSE_S = 0.02
 """Between two tokens of one plugin; one that asks without end waits, and nobody else does."""
-_log = structlog.get_logger("token_line")
+_log = get_logger("token_line")
 
 Mint = Callable[[], Awaitable[str]]
 

@@ -20,27 +20,25 @@ from types import FrameType
 from homeagent_sdk.process import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from plugin_host import orphans
 from plugin_host.launch import HOST_MARK, LARGEST_MESSAGE_BYTES, Launch
-from plugin_host.system import set_process_name, signal_when_parent_dies
+from plugin_host.system import send_signal, set_process_name, signal_when_parent_dies
 
 PRELOADED = (
+    "homeagent_sdk.logging",
     "asyncio",
     "msgpack",
     "structlog",
     "zmq",
     "homeagent_sdk.bus",
     "homeagent_sdk.catalogue",
-    "homeagent_sdk.logging",
     "homeagent_sdk.migrations",
     "homeagent_sdk.plugin",
     "homeagent_sdk.plugin.runtime",
     "plugin_host.plugin_process",
 )
+"""What every plugin needs. Not aiohttp: with one plugin that uses it all together had 82 MB without, 87 with (PSS)."""
+
 _DESCRIPTORS = 3
 _ROUNDS = 10
-
-
-class SupervisorGone(Exception):
-    """Raised when the system says that the supervisor has died."""
 
 
 def main(arguments: list[str]) -> int:
@@ -52,21 +50,18 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _on_death_of_supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal_when_parent_dies(signal.SIGTERM)
-    try:
-        if os.getppid() != supervisor:
-            raise SupervisorGone
-        set_process_name("plugin-zygote")
+    set_process_name("plugin-zygote")
+    if os.getppid() == supervisor:
         _prepare()
         _serve(control)
-    except SupervisorGone:
-        pass
-    finally:
-        _end_what_is_left(os.environ.get(HOST_MARK, ""))
+    _end_what_is_left()
     return EXIT_OK
 
 
 def _on_death_of_supervisor(number: int, frame: FrameType | None) -> None:
-    raise SupervisorGone
+    """Take the news from the system; the end of file on the line may come before it or after."""
+    _end_what_is_left()
+    os._exit(EXIT_OK)
 
 
 def _prepare() -> None:
@@ -127,17 +122,16 @@ def _fork_again(launch: Launch, descriptors: list[int], write_end: int) -> None:
         os._exit(code)
 
 
-def _end_what_is_left(host: str) -> None:
+def _end_what_is_left() -> None:
     """Kill every process below this plugin host: the supervisor is dead and cannot."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    host = os.environ.get(HOST_MARK, "")
     for _ in range(_ROUNDS):
         left = orphans.marked(host) if host else []
         if not left:
             return
         for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+            send_signal(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

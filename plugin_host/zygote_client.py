@@ -9,9 +9,8 @@ import signal
 import socket
 import sys
 
-import structlog
-
 from homeagent_sdk.errors import Unavailable
+from homeagent_sdk.logging import get_logger
 from plugin_host.launch import HOST_MARK, Launch
 from plugin_host.reaper import Reaper
 from plugin_host.system import send_signal
@@ -20,7 +19,7 @@ _ANSWER_S = 20.0
 _QUICK_DEATH_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_log = structlog.get_logger("zygote")
+_log = get_logger("zygote")
 
 
 class Zygote:

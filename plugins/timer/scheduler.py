@@ -7,9 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
-
 from homeagent_sdk.errors import HomeAgentError, Internal, Overloaded, TimedOut, Unavailable
+from homeagent_sdk.logging import get_logger
 
 from .store import Timer, TimerStore
 from .times import next_due
@@ -20,7 +19,7 @@ LONGEST_SLEEP_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _AT_ONCE = 8
 _PASSING = (Unavailable, TimedOut, Overloaded, Internal)
-_log = structlog.get_logger("timer")
+_log = get_logger("timer")
 
 Submit = Callable[[Timer, float], Awaitable[None]]
 """Gives a timer to the agent, so many seconds late; returns once it is accepted, or was before."""

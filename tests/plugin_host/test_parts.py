@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,7 @@ def test_the_budget_lets_a_burst_pass_and_then_a_steady_rate() -> None:
     assert sum(budget.allow(0.0) for _ in range(1500)) == 1000
     assert budget.held_back == 500
     assert sum(budget.allow(1.0) for _ in range(500)) == 200
+    assert sum(budget.allow(2.0, 8192) for _ in range(500)) == 7, "long lines count as many"
 
 
 def test_lines_become_json_and_secrets_are_masked(tmp_path: Path) -> None:
@@ -343,3 +346,16 @@ def test_a_process_is_seen_with_its_parent_and_session() -> None:
     assert me is not None and me.parent == os.getppid() and me.session == os.getsid(0) and not me.is_dead
     assert orphans.look_at(2**22 + 1) is None
     assert orphans.environment_of(2**22 + 1) == {}
+
+
+@pytest.mark.parametrize("module", ["plugin_host.__main__", "plugin_host.zygote"])
+def test_supervisor_and_zygote_stay_lean(module: str) -> None:
+    script = f"""
+import importlib, sys
+module = importlib.import_module({module!r})
+for name in getattr(module, "PRELOADED", ()):
+    importlib.import_module(name)
+print([name for name in ("rich", "aiohttp", "numpy", "jieba", "apsw", "lupa") if name in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

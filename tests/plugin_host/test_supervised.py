@@ -238,6 +238,9 @@ async def test_a_plugin_that_the_kernel_gave_up_is_killed_unless_it_comes_back()
     await hung.on_event(Event("peer.up", "e", 1, 0.0, {"name": "p"}))
     await asyncio.sleep(0.03)
     assert child.signals == [], "it came back"
+    await hung.on_event(Event("peer.gone", "e", 1, 0.0, {"name": "p", "generation": 0}))
+    await asyncio.sleep(0.03)
+    assert child.signals == [], "that was an earlier process"
     await hung.on_event(Event("peer.gone", "e", 2, 0.0, {"name": "p"}))
     await stage.running()
     assert child.signals == ["KILL"]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import structlog
-
 from homeagent_sdk.bus.abc import BusPeer, EventHandler
 from homeagent_sdk.errors import Conflict, Unavailable
+from homeagent_sdk.logging import get_logger
 from homeagent_sdk.plugin.declarations import (
     InputDeclaration,
     OutputDeclaration,
@@ -210,7 +209,7 @@ class Plugin:
     def log(self) -> Any:
         """A structlog logger that names the plugin."""
         name = self._surroundings.name if self._surroundings else "unbound"
-        return structlog.get_logger("plugin").bind(plugin=name)
+        return get_logger("plugin").bind(plugin=name)
 
     async def submit(
         self,

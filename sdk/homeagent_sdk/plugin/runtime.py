@@ -60,7 +60,8 @@ class PluginRuntime:
         """
         check_against_manifest(self._plugin, self._manifest)
         calls = Calls(self._plugin, self._manifest.name, self._threads)
-        await asyncio.to_thread(self._data_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
+        if not self._data_dir.is_dir():  # asked first, since the first thread costs an idle plugin 300 KB for good
+            await asyncio.to_thread(self._data_dir.mkdir, mode=0o700, parents=True, exist_ok=True)
         self._plugin.enter(Surroundings(self._manifest.name, self._data_dir, self._peer))
         for verb in ("tool", "stage", "output"):
             self._peer.serve(f"{self._manifest.name}.{verb}", getattr(calls, verb))

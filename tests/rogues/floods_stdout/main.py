@@ -11,7 +11,7 @@ plugin = Plugin()
 def flood() -> None:
     """Print."""
     while True:
-        sys.stdout.write("water " * 20 + "\n")
+        sys.stdout.write(("water " * 20 + "\n") * 20)
         sys.stderr.write("x" * 100_000)
 
 

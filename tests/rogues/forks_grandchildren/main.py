@@ -30,8 +30,10 @@ def fork() -> list[int]:
     """Start four processes, each harder to get rid of, and return their pids."""
     in_group = subprocess.Popen([sys.executable, "-c", STUBBORN])
     in_session = subprocess.Popen([sys.executable, "-c", STUBBORN], start_new_session=True)
-    script = f'import subprocess, sys; p = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}]); print(p.pid)'
-    orphan = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    script = (
+        f'import subprocess, sys; p = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], stdout=2); print(p.pid)'
+    )
+    orphan = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     read_end, write_end = os.pipe()
     daemon(write_end)
     forked = os.read(read_end, 32)
