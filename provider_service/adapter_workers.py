@@ -1,12 +1,8 @@
-"""The processes that run adapters, seen from the service: kept warm, replaced when they hang or die."""
+"""The processes that run adapters: kept warm, replaced when they hang or die."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import struct
-import sys
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,42 +13,20 @@ import msgpack
 import structlog
 
 from homeagent_sdk.errors import Overloaded
+from provider_service.adapter_worker import AdapterWorker
 from provider_service.errors import AdapterError
 
 CALL_LIMIT_S = 5.0
 """Wall-clock time of one operation; the worker's own limit on processor time is lower."""
 
-START_LIMIT_S = 20.0
 MAX_WORKERS = 2
 MAX_WAITING = 256
 SECOND_WORKER_AFTER_S = 0.5
 """How long an operation waits for a busy worker before another is started."""
 
 SPARE_WORKER_IDLE_S = 60.0
-MAX_FRAME_BYTES = 128 * 1024 * 1024
 
 _log = structlog.get_logger("provider_service.adapters")
-_PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-
-
-@dataclass(slots=True)
-class _Worker:
-    process: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    def kill(self) -> None:
-        self.writer.transport.abort()
-        with suppress(ProcessLookupError):
-            self.process.kill()
-
-    async def exchange(self, frame: bytes) -> dict[str, Any]:
-        self.writer.write(struct.pack("<I", len(frame)) + frame)
-        if self.writer.transport.get_write_buffer_size():
-            await self.writer.drain()
-        (length,) = struct.unpack("<I", await self.reader.readexactly(4))
-        answer: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(length))
-        return answer
 
 
 @dataclass(slots=True)
@@ -79,11 +53,12 @@ class AdapterWorkers:
     call_limit_s: float = CALL_LIMIT_S
     max_workers: int = MAX_WORKERS
     counters: WorkerCounters = field(default_factory=WorkerCounters)
-    _idle: list[_Worker] = field(default_factory=list)
-    _all: list[_Worker] = field(default_factory=list)
-    _starting: int = 0
-    _waiting: deque[asyncio.Future[_Worker]] = field(default_factory=deque)
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _all: list[AdapterWorker] = field(default_factory=list)
+    _idle: list[AdapterWorker] = field(default_factory=list)
+    _ending: list[asyncio.subprocess.Process] = field(default_factory=list)
+    _waiting: deque[asyncio.Future[AdapterWorker]] = field(default_factory=deque)
+    _starting: asyncio.Task[None] | None = None
+    _retiring: asyncio.TimerHandle | None = None
     _is_closed: bool = False
 
     async def perform(self, operation: str, adapter: str, **arguments: Any) -> dict[str, Any]:
@@ -93,11 +68,7 @@ class AdapterWorkers:
         :raises Overloaded: too many operations wait
         """
         frame = msgpack.packb({"op": operation, "adapter": adapter, **arguments})
-        # The exchange outlives a cancelled caller: an answer left unread would be taken for the next one.
-        task = asyncio.ensure_future(self._perform(frame, adapter))
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        answer = await asyncio.shield(task)
+        answer: dict[str, Any] = msgpack.unpackb(await self._exchange(frame, adapter))
         for level, message in answer.get("log") or ():
             _log.info("adapter says", adapter=adapter, level_said=level, message=message)
         if not answer["ok"]:
@@ -111,133 +82,122 @@ class AdapterWorkers:
 
     def process_ids(self) -> list[int]:
         """Return the workers that run."""
-        return [worker.process.pid for worker in self._all]
+        return [worker.process.pid for worker in self._all if worker.process is not None]
 
     async def close(self) -> None:
         """End all workers."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        workers, self._all, self._idle = self._all, [], []
-        for worker in workers:
+        if self._retiring is not None:
+            self._retiring.cancel()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        for worker in list(self._all):
+            self._forget(worker)
             worker.kill()
-        for worker in workers:
-            await worker.process.wait()
+        for process in self._ending:
+            await process.wait()
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()
-
-    async def _perform(self, frame: bytes, adapter: str) -> dict[str, Any]:
-        for attempt in (1, 2):
-            worker = await self._acquire()
+    async def _exchange(self, frame: bytes, adapter: str) -> bytes:
+        """Send a frame to a worker; if the worker dies under it, to another, since operations change nothing."""
+        for _ in range(2):
+            worker = self._idle.pop() if self._idle else await self._wait_for_worker()
             try:
-                async with asyncio.timeout(self.call_limit_s):
-                    answer = await worker.exchange(frame)
+                return await worker.ask(frame, self.call_limit_s)
             except TimeoutError as error:
                 self.counters.killed += 1
-                self._discard(worker)
-                _log.warning("adapter hung, its worker was replaced", adapter=adapter)
+                _log.warning("adapter hung, its worker is replaced", adapter=adapter)
                 raise AdapterError(f"{adapter}.lua did not return within {self.call_limit_s:g} s") from error
-            except (asyncio.IncompleteReadError, OSError) as error:
-                self.counters.crashed += 1
-                self._discard(worker)
-                if attempt == 2 or self._is_closed:
-                    raise AdapterError(f"the worker process of {adapter}.lua died") from error
-            except BaseException:
-                self._discard(worker)
-                raise
-            else:
-                self._release(worker)
-                return answer
-        raise AssertionError("unreachable")
+            except ConnectionError:
+                continue
+        raise AdapterError(f"the worker process of {adapter}.lua died")
 
-    async def _acquire(self) -> _Worker:
-        if self._idle:
-            return self._idle.pop()
+    async def _wait_for_worker(self) -> AdapterWorker:
+        if self._is_closed:
+            raise AdapterError("the service is stopping")
         if len(self._waiting) >= MAX_WAITING:
             raise Overloaded("too many calls wait for an adapter", hint="wait a moment and try again")
-        waiter: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[AdapterWorker] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
+        if not self._all:
+            self._start_one()
+        else:
+            asyncio.get_running_loop().call_later(SECOND_WORKER_AFTER_S, self._help_out, waiter)
         try:
-            if not self._all and not self._starting:
-                self._start_one()
-            else:
-                with suppress(TimeoutError):
-                    return await asyncio.wait_for(asyncio.shield(waiter), SECOND_WORKER_AFTER_S)
-                if not self._starting and len(self._all) < self.max_workers:
-                    self._start_one()
             return await waiter
-        except BaseException:
+        except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._release(waiter.result())
+                self._freed(waiter.result())
             raise
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
 
-    def _release(self, worker: _Worker) -> None:
+    def _help_out(self, waiter: asyncio.Future[AdapterWorker]) -> None:
+        if not waiter.done() and len(self._all) < self.max_workers:
+            self._start_one()
+
+    def _freed(self, worker: AdapterWorker) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(worker)
                 return
         self._idle.append(worker)
+        if len(self._all) > 1 and self._retiring is None:
+            loop = asyncio.get_running_loop()
+            self._retiring = loop.call_later(SPARE_WORKER_IDLE_S, self._retire_spares)
+
+    def _retire_spares(self) -> None:
+        self._retiring = None
+        now = asyncio.get_running_loop().time()
+        for worker in [each for each in self._idle if now - each.idle_since >= SPARE_WORKER_IDLE_S]:
+            if len(self._all) > 1:
+                self._forget(worker)
+                worker.kill()
         if len(self._all) > 1:
-            asyncio.get_running_loop().call_later(SPARE_WORKER_IDLE_S, self._retire_spare, worker)
+            loop = asyncio.get_running_loop()
+            self._retiring = loop.call_later(SPARE_WORKER_IDLE_S, self._retire_spares)
 
-    def _retire_spare(self, worker: _Worker) -> None:
-        if len(self._all) > 1 and worker in self._idle and worker is not self._idle[-1]:
-            self._discard(worker)
-
-    def _discard(self, worker: _Worker) -> None:
-        worker.kill()
-        if worker in self._all:
-            self._all.remove(worker)
-        if worker in self._idle:
-            self._idle.remove(worker)
-        if self._waiting and not self._all and not self._starting and not self._is_closed:
+    def _lost(self, worker: AdapterWorker) -> None:
+        if worker in self._all and not worker.was_killed:
+            self.counters.crashed += 1
+        self._forget(worker)
+        if self._waiting and not self._all and not self._is_closed:
             self._start_one()
 
+    def _forget(self, worker: AdapterWorker) -> None:
+        if worker not in self._all:
+            return
+        self._all.remove(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._ending = [process for process in self._ending if process.returncode is None]
+        if worker.process is not None:
+            self._ending.append(worker.process)
+
     def _start_one(self) -> None:
-        self._starting += 1
-        task = asyncio.ensure_future(self._start())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._starting is None and not self._is_closed:
+            self._starting = asyncio.ensure_future(self._start())
 
     async def _start(self) -> None:
+        worker = AdapterWorker(self._freed, self._lost)
         try:
-            async with asyncio.timeout(START_LIMIT_S):
-                worker = await self._spawn()
+            await worker.start(self.bundled, self.user)
         except (OSError, TimeoutError) as error:
-            self._starting -= 1
-            _log.error("cannot start an adapter worker", error=str(error))
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if not waiter.done():
-                    waiter.set_exception(AdapterError(f"cannot start a worker process for adapters: {error}"))
-            return
-        self._starting -= 1
-        self.counters.started += 1
-        self._all.append(worker)
-        self._release(worker)
+            _log.error("cannot start an adapter worker", error=repr(error))
+            self._refuse_waiting(AdapterError(f"cannot start a worker process for adapters: {error}"))
+        else:
+            self.counters.started += 1
+            self._all.append(worker)
+            self._freed(worker)
+        finally:
+            self._starting = None
 
-    async def _spawn(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [str(Path(__file__).parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
-            )
-            folders = [str(self.bundled), str(self.user)]
-            arguments = ["-m", "provider_service.lua_worker", str(theirs.fileno()), *folders, str(os.getpid())]
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-            )
-        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_FRAME_BYTES)
-        return _Worker(process, reader, writer)
+    def _refuse_waiting(self, error: AdapterError) -> None:
+        if self._all:
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)

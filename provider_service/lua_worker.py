@@ -185,8 +185,9 @@ def perform(adapters: Adapters, frame: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(connection: socket.socket, adapters: Adapters) -> None:
-    """Answer requests until the other side closes."""
+    """Say with an empty frame that this worker is ready, then answer requests until the other side closes."""
     with connection, connection.makefile("rb") as reader:
+        connection.sendall(struct.pack("<I", 0))
         while len(head := reader.read(4)) == 4:
             (length,) = struct.unpack("<I", head)
             frame = msgpack.unpackb(reader.read(length))

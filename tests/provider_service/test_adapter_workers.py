@@ -74,7 +74,7 @@ async def test_a_script_that_hangs_in_c_is_killed_and_costs_its_own_call_only(tm
     with pytest.raises(AdapterError, match="did not return within"):
         await stuck
     assert all("messages" in answer for answer in await asyncio.gather(*others))
-    assert (workers.counters.killed, workers.counters.started) == (1, 2)
+    assert (workers.counters.killed, workers.counters.started, workers.counters.crashed) == (1, 2, 0)
     await workers.close()
 
 
@@ -93,6 +93,20 @@ async def test_a_worker_that_was_killed_is_replaced_unseen(workers):
     assert "messages" in await ask(workers)
     assert workers.counters.crashed == 1
     assert workers.process_ids() != [pid]
+
+
+async def test_a_worker_that_dies_under_a_call_is_replaced_once(workers):
+    write(workers, "slow", "return { transform_request = function() local n = 0 while n < 1e12 do n = n + 1 end end }")
+    await ask(workers)
+    call = asyncio.ensure_future(ask(workers, "slow"))
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        while not workers.process_ids():  # noqa: ASYNC110, another process has no event for this
+            await asyncio.sleep(0.01)
+        os.kill(workers.process_ids()[0], signal.SIGKILL)
+    with pytest.raises(AdapterError, match="died"):
+        await call
+    assert "messages" in await ask(workers)
 
 
 async def test_a_second_worker_helps_out_when_the_first_is_busy(workers):
