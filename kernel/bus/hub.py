@@ -18,7 +18,8 @@ import structlog
 import zmq
 
 from homeagent_sdk.bus import Endpoints, KeyCredential, wire
-from homeagent_sdk.bus.link import Link, send_frames
+from homeagent_sdk.bus.framing import send_frames
+from homeagent_sdk.bus.link import Link
 from homeagent_sdk.errors import Conflict, HomeAgentError, Overloaded, Unavailable
 from kernel.bus.admission import Admission
 from kernel.bus.event_ring import EventRing
@@ -79,6 +80,7 @@ class Hub:
         self._quiet_beats = 0
         self._waiting_events: deque[tuple[str, bytes]] = deque()
         self._is_publishing_due = False
+        self._dropped_events = 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class Hub:
             lambda peer, method, body: self._methods.answer(peer, method, body),
             self._loop.time,
         )
-        self._methods = HubMethods(self._switchboard, self._ring, self.publish)
+        self._methods = HubMethods(self._switchboard, self._ring, self.publish, lambda: self._dropped_events)
         self._events = sockets["events"]
         self._links["control"] = Link(sockets["control"], self._on_control, copy=False)
         self._links["urgent"] = Link(sockets["urgent"], self._on_urgent)
@@ -209,7 +211,7 @@ class Hub:
         payload = [frame if len(frame) > wire.BLOB_THRESHOLD_BYTES else frame.bytes for frame in rest]
         if len(payload) > 0 and not isinstance(payload[0], bytes):
             payload[0] = payload[0].bytes[: wire.MAX_HEADER_BYTES + 1]
-        self._guard(self._switchboard.take_control, identity.bytes, payload, _pid_of(identity))
+        self._guard(self._switchboard.take_control, identity.bytes, payload, lambda: _pid_of(identity))
 
     def _on_urgent(self, frames: list[bytes]) -> None:
         self._guard(self._switchboard.take_urgent, frames[0], frames[1:])
@@ -302,9 +304,10 @@ class Hub:
         The kernel's own events go this way: as casts, five of them cost a turn more than the memory's answer did. When
         :data:`_MOST_WAITING_EVENTS` wait, further ones are dropped, counted and logged.
         """
-        if len(self._waiting_events) >= _MOST_WAITING_EVENTS or self._loop is None:
-            self._switchboard.counters["events_dropped"] += 1
-            _log.warning("event dropped: the hub does not keep up", topic=topic)
+        if self._loop is None or len(self._waiting_events) >= _MOST_WAITING_EVENTS:
+            self._dropped_events += 1
+            if self._dropped_events in (1, 10, 100) or self._dropped_events % 1000 == 0:
+                _log.warning("event dropped: the hub does not keep up", topic=topic, total=self._dropped_events)
             return
         self._waiting_events.append((topic, body))
         if not self._is_publishing_due:
@@ -332,7 +335,7 @@ class Hub:
 
     def _emit(self, frames: list[bytes]) -> None:
         self._used.add("events")
-        self._events.send_multipart(frames, zmq.DONTWAIT)
+        send_frames(self._events, frames)
 
 
 def _pid_of(frame: zmq.Frame) -> int:

@@ -24,10 +24,18 @@ class HubMethods:
     """Answers ``hub.*``. The table of rights has been asked before.
 
     :param publish: puts an event on the ring and sends it out: ``publish(topic, packed payload)``
+    :param dropped_events: tells how many events of the kernel's own did not reach the ring
     """
 
-    def __init__(self, switchboard: Switchboard, ring: EventRing, publish: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        switchboard: Switchboard,
+        ring: EventRing,
+        publish: Callable[[str, bytes], None],
+        dropped_events: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._switchboard = switchboard
+        self._dropped_events = dropped_events
         self._ring = ring
         self._publish = publish
         self._lag: asyncio.Task[dict[str, Any]] | None = None
@@ -85,7 +93,7 @@ class HubMethods:
     def _on_stats(self, body: Any) -> dict[str, Any]:
         return {
             "epoch": self._switchboard.epoch,
-            "counters": dict(self._switchboard.counters),
+            "counters": {**self._switchboard.counters, "events_dropped": self._dropped_events()},
             "calls_under_way": len(self._switchboard.routes),
             "calls_parked": self._switchboard.parked,
             "ring": self._ring.counts(),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from homeagent_sdk.bus import Peer, wire
-from homeagent_sdk.errors import Invalid
 from kernel.bus.hub import Hub
 
 
@@ -20,9 +19,6 @@ class KernelPeer(Peer):
     async def publish(self, topic: str, payload: Any = None) -> None:
         """Put an event on the ring.
 
-        :raises Invalid: it is larger than an event may be
+        :raises Invalid: the topic is none, or the event is larger than an event may be
         """
-        frames = wire.encode_body(payload)
-        if len(frames) > 1 or len(frames[0]) > wire.BLOB_THRESHOLD_BYTES:
-            raise Invalid(f"an event on {topic} is too large", hint="events hold at most 64 KiB; send a reference")
-        self._hub.publish_soon(topic, frames[0])
+        self._hub.publish_soon(topic, wire.encode_event(topic, payload))

@@ -80,15 +80,18 @@ class Switchboard:
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
-    def take_control(self, identity: bytes, frames: Frames, pid: int = 0) -> None:
-        """Handle a message of the control socket; whatever it is, the hub goes on."""
+    def take_control(self, identity: bytes, frames: Frames, pid: Callable[[], int] = lambda: 0) -> None:
+        """Handle a message of the control socket; whatever it is, the hub goes on.
+
+        :param pid: returns the sender's process id as the operating system tells it, else 0; asked at a hello
+        """
         peer = self.peers.at_control(identity)
         header = self._read(peer, frames)
         if header is None:
             return
         kind = header["k"]
         if kind == wire.HELLO:
-            self._membership.hello(identity, frames[1:], pid)
+            self._membership.hello(identity, frames[1:], pid())
         elif peer is None:
             self.counters["strangers"] += 1
             if kind != wire.BYE:

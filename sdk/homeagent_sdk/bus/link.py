@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 import zmq
-import zmq.backend
 
+from homeagent_sdk.bus.framing import POLLIN, POLLOUT, readiness, receive_frames, send_frames
 from homeagent_sdk.bus.wire import MAX_MESSAGE_BYTES, Buffer, size_of
 from homeagent_sdk.errors import Overloaded
 
@@ -23,35 +23,6 @@ _BURST = 256
 """Messages taken in one go before other work of the loop gets its turn."""
 _QUEUE_BYTES = 2 * MAX_MESSAGE_BYTES
 _log = structlog.get_logger("bus")
-
-
-# Below pyzmq's conveniences: there, each flag becomes an enum member again and again, a tenth of the cost of a message.
-_get, _send, _recv = zmq.backend.Socket.get, zmq.backend.Socket.send, zmq.backend.Socket.recv
-_EVENTS, _RCVMORE = int(zmq.EVENTS), int(zmq.RCVMORE)
-_POLLIN, _POLLIN_OR_OUT = int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT)
-_DONTWAIT, _DONTWAIT_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
-
-
-def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
-    """Send a message without blocking; bytes are copied, ``zmq.Frame`` are passed on.
-
-    :raises zmq.Again: the socket does not take it now; nothing of it was sent
-    """
-    last = len(frames) - 1
-    for index in range(last):
-        _send(socket, frames[index], _DONTWAIT_MORE)
-    _send(socket, frames[last], _DONTWAIT)
-
-
-def receive_frames(socket: zmq.Socket[bytes], copy: bool) -> list[Any]:
-    """Receive a message without blocking, as ``bytes`` (copy) or ``zmq.Frame``.
-
-    :raises zmq.Again: there is none
-    """
-    frames = [_recv(socket, _DONTWAIT, copy)]
-    while _get(socket, _RCVMORE):
-        frames.append(_recv(socket, _DONTWAIT, copy))
-    return frames
 
 
 class Link:
@@ -73,7 +44,7 @@ class Link:
         queue_limit: int = 1024,
     ) -> None:
         self._socket = socket
-        self._on_message: Callable[[list[bytes]], None] = on_message  # type: ignore[assignment]
+        self._on_message: Callable[[list[Any]], None] = on_message
         self._copy = copy
         self._queue: deque[Sequence[Buffer]] = deque()
         self._queue_bytes = 0
@@ -138,12 +109,9 @@ class Link:
         """Notice what arrived unannounced; needed after anything but this link has used the socket."""
         if self._is_drain_scheduled or self._is_draining or self._loop is None or self._socket.closed:
             return
-        if self._events() & (_POLLIN_OR_OUT if self._queue else _POLLIN):
+        if readiness(self._socket) & (POLLIN | POLLOUT if self._queue else POLLIN):
             self._is_drain_scheduled = True
             self._loop.call_soon(self._drain)
-
-    def _events(self) -> int:
-        return _get(self._socket, _EVENTS)  # type: ignore[return-value]
 
     def _try_send(self, frames: Sequence[Buffer]) -> bool:
         try:
@@ -168,12 +136,14 @@ class Link:
     def _take_burst(self) -> bool:
         """Hand over what has arrived; True when nothing more was there."""
         for _ in range(_BURST):
+            if not readiness(self._socket) & POLLIN:
+                return not self._queue
             try:
-                frames = receive_frames(self._socket, self._copy)
+                frames = receive_frames(self._socket)
             except zmq.Again:
-                return not self._queue and not self._events() & _POLLIN
+                return False
             try:
-                self._on_message(frames)
+                self._on_message([frame.bytes for frame in frames] if self._copy else frames)
             except Exception:
                 _log.exception("a message could not be handled; the next one is")
             if self._socket.closed:

@@ -9,7 +9,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from homeagent_sdk.bus import wire
-from homeagent_sdk.errors import Cancelled, HomeAgentError, Internal, Invalid, Overloaded, Unavailable, from_wire
+from homeagent_sdk.errors import (
+    Cancelled,
+    HomeAgentError,
+    Internal,
+    Invalid,
+    Overloaded,
+    TimedOut,
+    Unavailable,
+    from_wire,
+)
 
 MAX_PENDING = 4096
 _GRACE_S = 0.5
@@ -49,16 +58,24 @@ class Pending:
             self.answer.set_exception(error)
 
     async def wait(self, time_left_s: float) -> Any:
-        """Wait for the answer a little longer than the deadline.
+        """Wait for the answer, a little longer than the deadline: then the hub is silent, too.
 
-        :raises TimeoutError: the hub is silent, too
+        :raises HomeAgentError: the error that the callee or the hub answered, or that there was no answer
         """
+        timer = asyncio.get_running_loop().call_later(time_left_s + _GRACE_S, self._expire)
         try:
-            async with asyncio.timeout(time_left_s + _GRACE_S):
-                return await self.answer
+            return await self.answer
+        except asyncio.CancelledError:
+            self.needs_cancel = True
+            raise
         finally:
+            timer.cancel()
             if self.answer.done() and not self.answer.cancelled():
                 self.answer.exception()  # an error that came while the caller was being cancelled is no news
+
+    def _expire(self) -> None:
+        self.needs_cancel = True
+        self.fail(TimedOut(f"{self.method} was not answered before its deadline"))
 
 
 class IncomingStream:

@@ -206,15 +206,7 @@ class Peer:
 
     async def publish(self, topic: str, payload: Any = None) -> None:
         """Put an event on the ring."""
-        if not wire.is_topic(topic):
-            raise Invalid(f"{topic!r} is not a topic", field="topic", hint="topics look like turn.started")
-        frames = wire.encode_body(payload)
-        if len(frames) > 1 or len(frames[0]) > wire.MAX_EVENT_BYTES:
-            raise Invalid(
-                f"an event of {wire.size_of(frames)} bytes on {topic}",
-                hint="events hold at most 64 KiB; send a reference",
-            )
-        await self.cast("hub.publish", {"topic": topic, "payload": frames[0]})
+        await self.cast("hub.publish", {"topic": topic, "payload": wire.encode_event(topic, payload)})
 
     async def subscribe(self, topics: Iterable[str], handler: EventHandler) -> EventSubscription:
         """Deliver every event of the topics, once and in order."""
@@ -232,12 +224,6 @@ class Peer:
         try:
             self._send_call(call_id, method, frames, deadline, 0)
             return await pending.wait(deadline - asyncio.get_running_loop().time())
-        except TimeoutError as error:
-            pending.needs_cancel = True
-            raise TimedOut(f"{method} was not answered before its deadline") from error
-        except asyncio.CancelledError:
-            pending.needs_cancel = True
-            raise
         finally:
             if pending.needs_cancel:
                 self._cancel(call_id)

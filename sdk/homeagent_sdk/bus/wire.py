@@ -153,6 +153,21 @@ def encode_body(value: Any) -> list[bytes]:
     return frames
 
 
+def encode_event(topic: str, payload: Any) -> bytes:
+    """Encode the payload of an event.
+
+    :raises Invalid: the topic is none, or the payload is too large for the ring
+    """
+    if not is_topic(topic):
+        raise Invalid(f"{topic[:80]!r} is not a topic", field="topic", hint="topics look like turn.started")
+    frames = encode_body(payload)
+    if len(frames) > 1 or len(frames[0]) > MAX_EVENT_BYTES:
+        raise Invalid(
+            f"an event of {size_of(frames)} bytes on {topic}", hint="events hold at most 64 KiB; send a reference"
+        )
+    return frames[0]
+
+
 def decode_body(frames: Sequence[Buffer], *, max_items: int | None = None) -> Any:
     """Decode body and blob frames; blobs come back where they stood.
 
