@@ -14,6 +14,7 @@ from homeagent_sdk.logging import get_logger
 _LONGEST_LINE_BYTES = 8 * 1024
 _LEAST_PAUSE_S = 0.02
 """Between two tokens of one plugin; one that asks without end waits, and nobody else does."""
+_LAST_WORDS_S = 0.5
 _log = get_logger("token_line")
 
 Mint = Callable[[], Awaitable[str]]
@@ -48,7 +49,11 @@ class TokenLine:
         self._task = asyncio.create_task(self._serve(end), name=f"token-line-{name}")
 
     async def close(self) -> None:
-        """Hang up: a process at the other end sees the end of file and exits."""
+        """Read what is still on the line, then hang up: a process at the other end sees the end of file and exits.
+
+        The news that a process has ended may overtake its last report.
+        """
+        await asyncio.wait({self._task}, timeout=_LAST_WORDS_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

@@ -47,7 +47,7 @@ class Home:
         await self.start_kernel()
 
     async def start_kernel(self) -> None:
-        self.hub = Hub(self.data_dir.run, self._keys, self._peer_changed)
+        self.hub = Hub(self.data_dir.run, self._keys)
         await asyncio.to_thread(self.hub.start)
         self.peer = Peer(
             self.data_dir.run, self.hub.kernel_credential, context=self.hub.context, endpoints=self.hub.endpoints
@@ -66,10 +66,6 @@ class Home:
 
     def _operator_key(self) -> Path:
         return self.data_dir.key_file("operator")
-
-    def _peer_changed(self, peer: dict[str, Any], what: str) -> None:
-        if what in ("up", "gone"):
-            asyncio.run_coroutine_threadsafe(self.peer.publish(f"peer.{what}", peer), self._loop)
 
     async def _config_get(self, body: Any, call: CallContext) -> Any:
         if body["key"] not in self.config:
@@ -144,7 +140,6 @@ class Home:
 @asynccontextmanager
 async def _home(tmp_path: Path) -> AsyncIterator[Home]:
     home = Home(DataDir(tmp_path / "data"))
-    home._loop = asyncio.get_running_loop()
     await home.prepare()
     try:
         yield home

@@ -297,6 +297,19 @@ async def test_a_kernel_that_is_away_is_told_to_the_plugin_and_its_clock_stands_
     await line.close()
 
 
+async def test_the_last_words_of_a_process_are_heard_after_its_end() -> None:
+    ours, theirs = socket.socketpair()
+
+    async def mint() -> str:
+        return "t"
+
+    line = TokenLine(ours, "echo", 1, mint)
+    theirs.sendall(b'{"state": "failed", "reason": "the port is in use"}\n')
+    theirs.close()
+    await line.close()
+    assert line.last is not None and line.last.reason == "the port is in use"
+
+
 async def test_nonsense_on_the_line_is_logged_and_survived() -> None:
     ours, theirs = socket.socketpair()
 
