@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from homeagent_sdk.bus.context import detached
 from homeagent_sdk.errors import Denied, Unavailable
 
 _TOKEN_TIMEOUT_S = 30.0
@@ -96,14 +97,16 @@ class TokenChannel(Credential):
         self._answers: asyncio.Queue[bytes] = asyncio.Queue(maxsize=8)
         self._reader: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self.closed = asyncio.Event()
         """Set when the supervisor is gone."""
 
     async def open(self) -> None:
         """Begin to listen; safe to call twice."""
-        if self._streams is None:
-            self._streams = await asyncio.open_unix_connection(sock=self._socket, limit=_MAX_LINE_BYTES)
-            self._reader = asyncio.create_task(self._read(), name="token-channel")
+        async with self._opening:
+            if self._streams is None:
+                self._streams = await asyncio.open_unix_connection(sock=self._socket, limit=_MAX_LINE_BYTES)
+                self._reader = asyncio.create_task(self._read(), name="token-channel", context=detached())
 
     async def secret(self) -> Secret:
         """Ask the supervisor for a token."""

@@ -134,12 +134,16 @@ def encode_body(value: Any) -> list[bytes]:
     :raises Invalid: when the value holds something that MessagePack cannot carry, or is too large for a message
     """
     try:
-        body: bytes = msgpack.packb(value)
-        if len(body) <= BLOB_THRESHOLD_BYTES:
-            return [body]
         blobs: list[bytes] = []
-        lean = _take_out_blobs(value, blobs)
-        frames = [msgpack.packb(lean), *blobs] if blobs else [body]
+        if _holds_blob(value):  # known at a glance, so that it is not packed twice
+            value = _take_out_blobs(value, blobs)
+        body: bytes = msgpack.packb(value)
+        if not blobs and len(body) <= BLOB_THRESHOLD_BYTES:
+            return [body]
+        if not blobs:
+            lean = _take_out_blobs(value, blobs)
+            body = msgpack.packb(lean) if blobs else body
+        frames = [body, *blobs]
     except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
         raise Invalid(
             f"the body cannot be sent: {error}", hint="send None, bool, int, float, str, bytes, list and dict only"
@@ -193,6 +197,11 @@ def decode_body(frames: Sequence[Buffer], *, max_items: int | None = None) -> An
         raise
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError, MemoryError) as error:
         raise Malformed(f"body is not MessagePack: {type(error).__name__}") from error
+
+
+def _holds_blob(value: Any) -> bool:
+    items = value.values() if type(value) is dict else value if type(value) is list else (value,)
+    return any(type(item) is bytes and len(item) > BLOB_THRESHOLD_BYTES for item in items)
 
 
 def _take_out_blobs(value: Any, blobs: list[bytes]) -> Any:
