@@ -3,7 +3,7 @@
 
 local get = json.get
 
-local adapter = { name = "ollama", version = "1", endpoint = "/api/chat", headers = {} }
+local adapter = { name = "ollama", version = "1", endpoint = "/api/chat", headers = {}, plain_messages = "raw" }
 
 -- Request ------------------------------------------------------------------------------------------------------------
 
@@ -35,6 +35,7 @@ local function out_tool_call(call)
 end
 
 local function out_message(message, tool_names)
+  if json.is_raw(message) then return message end
   local content, images = split_content(message.content)
   local out = { role = message.role, content = content, images = images }
   local calls = get(message, "tool_calls")

@@ -23,13 +23,16 @@
 -- list if it has entries 1..n or was made by json.list{}; json.encode, json.decode (nil if it is no JSON) and
 -- log(level, message) exist. The parameters of tools, the values of `opaque` in requests, and in answers all objects and
 -- lists under the names that an adapter lists in its field `opaque`, are raw JSON: one value that is passed on byte for
--- byte. json.open(value) and json.get read it. What an adapter leaves out is taken from this one, so for most APIs a few lines do:  return { endpoint = "/chat" }
+-- byte. json.open(value) and json.get read it. An adapter that passes messages of nothing but role and text on as they are
+-- says so with plain_messages = "raw": these are then raw JSON too (json.is_raw), which makes long prompts cheap.
+-- What an adapter leaves out is taken from this one, so for most APIs a few lines do:  return { endpoint = "/chat" }
 
 local get = json.get
 
 local adapter = {
   name = "openai", version = "1", endpoint = "/chat/completions", headers = {},
   opaque = { "reasoning_details", "extra_content" },
+  plain_messages = "raw",
 }
 
 -- Request ------------------------------------------------------------------------------------------------------------
@@ -45,6 +48,7 @@ local function out_tool_call(call)
 end
 
 local function out_message(message)
+  if json.is_raw(message) then return message end
   local out = {
     role = message.role, content = message.content, name = get(message, "name"),
     tool_call_id = get(message, "tool_call_id"),

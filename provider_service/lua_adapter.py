@@ -25,6 +25,7 @@ FUNCTIONS = (
     b"transform_stream_chunk",
     b"transform_error",
     b"opaque",
+    b"plain_messages",
 )
 _SANDBOX = Path(__file__).with_name("sandbox.lua")
 
@@ -74,6 +75,8 @@ class LuaAdapter:
         if base_text is not None:
             self._functions = {**self._load(sandbox, BASE_ADAPTER, base_text), **self._functions}
         self._opaque: frozenset[str] = frozenset(self.value("opaque") or ())
+        self.takes_plain_messages_raw = self.value("plain_messages") == "raw"
+        """Whether messages of nothing but role and text may come as raw JSON."""
 
     def _load(self, sandbox: Any, name: str, text: str) -> dict[bytes, Any]:
         def run() -> dict[bytes, Any]:

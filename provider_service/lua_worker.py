@@ -33,6 +33,7 @@ MAX_SCRIPT_BYTES = 1024 * 1024
 MAX_LOADED = 8
 _PR_SET_PDEATHSIG = 1
 _UNREAD_IN_REQUESTS = frozenset({"parameters"})
+_PLAIN_MESSAGE = {"role", "content"}
 
 Version = str
 
@@ -114,6 +115,8 @@ def _request(adapter: LuaAdapter, frame: dict[str, Any]) -> dict[str, Any]:
     for message in request["messages"]:
         if opaque := message.get("opaque"):
             message["opaque"] = {name: Raw(encode(value)) for name, value in opaque.items()}
+    if adapter.takes_plain_messages_raw:
+        request["messages"] = [_plain_as_raw(message) for message in request["messages"]]
     body = adapter.call("transform_request", request, meta, raw_keys=_UNREAD_IN_REQUESTS)
     if body.startswith(b'"'):
         body = json.loads(body).encode()
@@ -125,6 +128,13 @@ def _request(adapter: LuaAdapter, frame: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(headers, dict) or not isinstance(endpoint, str):
         raise AdapterFailed(f"{adapter.name}.lua: headers must be a table and endpoint a text")
     return {"body": body, "headers": {name: str(value) for name, value in headers.items()}, "endpoint": endpoint}
+
+
+def _plain_as_raw(message: dict[str, Any]) -> Any:
+    """Return a message of nothing but role and text as raw JSON: most of a long prompt need not become tables."""
+    if message.keys() == _PLAIN_MESSAGE and isinstance(message["content"], str):
+        return Raw(encode(message, sort_keys=True))
+    return message
 
 
 def _response(adapter: LuaAdapter, frame: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,9 @@ local json = { null = null }
 function json.list(t) return mark_list(t or {}) end
 function json.is_null(value) return value == nil or rawequal(value, null) end
 
+-- Whether a value is raw JSON, which can only be passed on or read with json.open.
+function json.is_raw(value) return type(value) == "table" and text_of_raw[value] ~= nil end
+
 function json.decode(text)
   if type(text) ~= "string" then return nil end
   return decode_json(text)

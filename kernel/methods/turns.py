@@ -108,8 +108,9 @@ class TurnMethods:
         )
 
     async def follow(self, body: Any, call: CallContext) -> AsyncIterator[dict[str, Any]]:
-        """Yield what a turn does, and its outcome last; of a finished turn, the outcome alone."""
-        turn_id = text_field(as_map(body), "turn_id", limit=64)
+        """Yield what a turn does, and its outcome last; of a finished turn, or if asked for, the outcome alone."""
+        fields = as_map(body)
+        turn_id, outcome_only = text_field(fields, "turn_id", limit=64), bool(fields.get("outcome_only", False))
         feed = self._machine.feed(turn_id)
         if feed is None:
             turn = await self._journal.get(turn_id)
@@ -133,7 +134,8 @@ class TurnMethods:
         if not feed.has_room:
             raise Overloaded(f"too many follow the turn {turn_id} already")
         async for item in feed.follow():
-            yield item
+            if not outcome_only or item["type"] == "outcome":
+                yield item
 
     async def stop(self, body: Any, call: CallContext) -> dict[str, Any]:
         """Stop the turn that runs in a conversation."""

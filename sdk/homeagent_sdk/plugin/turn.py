@@ -36,23 +36,25 @@ class Turn:
         self.status = status
         self._bus = bus
 
-    async def follow(self, timeout_s: float = 600.0) -> AsyncIterator[dict[str, Any]]:
+    async def follow(self, timeout_s: float = 600.0, *, outcome_only: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Iterate over the items of the turn until its outcome, which is the last.
 
         Items are dicts with a ``type``: started, delta and reasoning (``text``), tool (``tool``, ``status``), reset
         (forget the partial text), outcome. Where the kernel is restarted in between, one reset is given and the turn
         is followed again.
 
+        :param outcome_only: spare the way of all items but the outcome
         :raises TimedOut: there was no outcome within ``timeout_s`` seconds; the turn goes on all the same
         :raises HomeAgentError: the turn cannot be followed, e.g. it is not known
         """
+        request = {"turn_id": self.turn_id, "outcome_only": outcome_only}
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         pause_s = _FIRST_PAUSE_S
         is_broken = False
         while (left_s := deadline - clock()) > 0:
             try:
-                async with self._bus.stream("kernel.follow", {"turn_id": self.turn_id}, timeout_s=left_s) as items:
+                async with self._bus.stream("kernel.follow", request, timeout_s=left_s) as items:
                     async for item in items:
                         is_broken, pause_s = False, _FIRST_PAUSE_S
                         yield item
@@ -77,6 +79,6 @@ class Turn:
         :raises TimedOut: there was none within ``timeout_s`` seconds
         """
         outcome: dict[str, Any] = {}
-        async for item in self.follow(timeout_s):
+        async for item in self.follow(timeout_s, outcome_only=True):
             outcome = item
         return outcome
