@@ -160,6 +160,7 @@ class TurnMethods:
                     "text": turn.text,
                     "answer": turn.answer,
                     "outcome": turn.outcome,
+                    "kind": TurnFrame.unpack(turn.frame, turn.schema_version).kind,
                 }
                 for turn in turns
             ]
