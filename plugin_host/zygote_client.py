@@ -101,7 +101,9 @@ class Zygote:
         ours.setblocking(False)
         try:
             theirs.set_inheritable(True)
-            command = [sys.executable, "-m", "plugin_host.zygote", str(theirs.fileno()), str(os.getpid())]
+            # As this process: with -P nothing is imported from the folder that somebody happened to start it in.
+            safe = ["-P"] if sys.flags.safe_path else []
+            command = [sys.executable, *safe, "-m", "plugin_host.zygote", str(theirs.fileno()), str(os.getpid())]
             null = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
             # Its own group, so that Ctrl-C in a terminal does not reach it.
             pid = os.posix_spawn(sys.executable, command, self._environment(), file_actions=[null], setpgroup=0)

@@ -291,7 +291,9 @@ async def test_the_host_can_be_stopped_while_there_is_no_kernel(home: Home) -> N
     home.add("echo")
     await home.stop_kernel()
     await home.start_host()
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(20):
+        while len(home.processes()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     assert await home.stop_host() == 0
     assert home.processes() == []
     await home.start_kernel()
