@@ -113,7 +113,8 @@ class Hub:
         self.context.destroy(linger=0)
         if self._lock_descriptor is not None:
             for name in ("control", "urgent", "events"):
-                (self._run_dir / f"{name}.sock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    (self._run_dir / f"{name}.sock").unlink(missing_ok=True)
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
 
@@ -145,7 +146,8 @@ class Hub:
             asyncio.run(self._serve())
         except Exception as error:
             self._failure = error
-            _log.exception("the hub failed")
+            if self._started.is_set():
+                _log.exception("the hub failed")
         finally:
             self._started.set()
 

@@ -19,6 +19,7 @@ QUEUE_LIMIT = 8192
 """Events that wait for a slow handler; later ones are fetched again by replay, or reported as lost."""
 QUEUE_LIMIT_BYTES = 16 * 1024 * 1024
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 2.0
+_COMPLAIN_EVERY_S = 5.0
 _log = structlog.get_logger("bus")
 
 Replay = Callable[[str, int, int], Awaitable[dict[str, Any]]]
@@ -58,6 +59,9 @@ class EventSubscription:
         self._behind: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._is_cancelled = False
+        self._complain_again_at = 0.0
+        self.lost_events = 0
+        """Events that the ring did not have any more when this subscription asked for them."""
         self._task = asyncio.create_task(self._deliver(), name="event-subscription", context=detached())
 
     def matches(self, topic: str) -> bool:
@@ -160,8 +164,15 @@ class EventSubscription:
         count = number - self._positions.get(topic, 0)
         if count > 0:
             self._positions[topic] = number
-            _log.warning("events are lost", topic=topic, count=count)
+            self.lost_events += count
+            self._complain(topic)
             await self._hand_over(Event("ring.lost", self._epoch, 0, time.time(), {"topic": topic, "count": count}))
+
+    def _complain(self, topic: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._complain_again_at:
+            self._complain_again_at = now + _COMPLAIN_EVERY_S
+            _log.warning("events are lost", topic=topic, total=self.lost_events)
 
     async def _ask_for(self, topic: str, after: int, up_to: int) -> dict[str, Any] | None:
         """Return the hub's replay; None when there is none to be had, since the ring is gone or refuses it."""

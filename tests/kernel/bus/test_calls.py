@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from homeagent_sdk.bus import CallContext
-from homeagent_sdk.errors import Cancelled, Denied, Internal, Invalid, NotFound, TimedOut, Unavailable
-from tests.kernel.bus.conftest import MakePeer
+from homeagent_sdk.errors import Cancelled, Conflict, Denied, Internal, Invalid, NotFound, TimedOut, Unavailable
+from tests.kernel.bus.conftest import MakePeer, die
 
 
 async def echo(body: Any, call: CallContext) -> Any:
     return {"body": body, "origin": [call.origin.name, call.origin.tier]}
+
+
+pytestmark = pytest.mark.usefixtures("hub")
 
 
 async def test_a_call_is_answered_and_names_its_origin(make_peer: MakePeer) -> None:
@@ -220,8 +223,7 @@ async def test_an_idempotent_call_is_repeated_when_its_callee_dies(make_peer: Ma
     memory.serve("memory.append", hang)
     call = asyncio.create_task(kernel.call("memory.append", 1, idempotent=True, timeout_s=10))
     await started.wait()
-    memory._send_handshake = lambda kind, body: None  # type: ignore[method-assign]  # dies as by a kill: without a bye
-    await memory.stop()
+    await die(memory)
     await make_peer("memory", serve={"memory.append": echo})
     assert (await asyncio.wait_for(call, 5))["body"] == 1
 
@@ -231,7 +233,9 @@ async def test_a_newer_connection_of_a_service_replaces_the_older(make_peer: Mak
     old = await make_peer("memory")
     await make_peer("memory", serve={"memory.stats": echo})
     assert (await kernel.call("memory.stats", timeout_s=2))["origin"][0] == "kernel"
-    del old
+    with pytest.raises(Conflict, match="another process"):
+        await old.call("hub.peers", timeout_s=2)
+    assert (await kernel.call("memory.stats", timeout_s=2))["origin"][0] == "kernel"
 
 
 async def test_a_wrong_key_is_refused_in_words(make_peer: MakePeer, tmp_path: Any) -> None:
