@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.conftest import far_end_in_thread
-from tests.fakes.openai_server import FakeOpenAI, error, text
+from tests.fakes.openai_server import FakeOpenAI, error, text, tool_call
 from tests.home import API_KEY, LLM_KEY, Home
 
 
@@ -70,7 +70,8 @@ def test_a_tool_of_a_plugin_process_is_used(client: openai.OpenAI) -> None:
 
 def test_arguments_that_do_not_fit_are_explained_to_the_model(client: openai.OpenAI, far: FakeOpenAI) -> None:
     before = len(far.requests)
-    ask(client, 'call tool echo {"wrong": 1}')
+    far.push(tool_call("echo", {"wrong": 1}))
+    ask(client, "repeat nothing at all")
     told = json.loads(json.dumps(far.requests[-1].body))["messages"][-1]
     assert told["role"] == "tool"
     assert "text" in told["content"] and "required" in told["content"]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.plugins.live_kernel import LiveKernel
 from tests.plugins.webui.conftest import Web, running
@@ -129,11 +130,12 @@ async def test_an_unforeseen_failure_tells_no_details(web: Web, monkeypatch: pyt
         assert "42" not in await response.text()
 
 
-async def test_the_log_has_neither_keys_nor_messages(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
-    await web.answer(say="the-message")
-    await web.log_in()
-    assert await status(web, "/api/history?conversation=the-conversation", Authorization="Bearer ha-owner") == 200
-    logged = capsys.readouterr().out
+async def test_the_log_has_neither_keys_nor_messages(web: Web) -> None:
+    with structlog.testing.capture_logs() as entries:
+        await web.answer(say="the-message")
+        await web.log_in()
+        assert await status(web, "/api/history?conversation=the-conversation", Authorization="Bearer ha-owner") == 200
+    logged = repr(entries)
     assert "/v1/chat/completions" in logged
     for secret in ("ha-owner", "the-message", "the-conversation", "homeagent_session"):
         assert secret not in logged
