@@ -59,18 +59,25 @@ async def list_processes(data: DataDir) -> list[Row]:
         async with operator(data, _ANSWER_S) as peer:
             overview = Overview.from_status(await peer.call("kernel.status", {}, timeout_s=_ANSWER_S))
             services = record.services if record else await _services_by_bus(peer)
-            plugins, zygote = await _plugins(peer)
+            here = set(services) if record else {name for name in services if _is_here(name, services[name])}
+            plugins, zygote = await _plugins(peer, is_here="plugin_host" in here)
     except (Unavailable, TimedOut):
         if record is None:
             raise
         overview, services, plugins, zygote = Overview({}, {}), record.services, [], None
-    rows = [*_service_rows(services, overview), *plugins, *_launcher_row(record)]
-    return [*rows, *_worker_rows(rows, zygote)]
+        here = set(services)
+    rows = [*_service_rows(services, here, overview), *plugins, *_launcher_row(record)]
+    return [*rows, *_worker_rows([row for row in rows if row["uptime_s"] is not None], zygote)]
 
 
-def _row(name: str, kind: str, pid: int | None, state: str, restarts: int = 0) -> Row:
-    memory = memory_of(pid) if pid else None
-    uptime = uptime_s(pid) if pid else None
+def _is_here(name: str, service: ServiceRecord) -> bool:
+    """Whether a service's pid means the same process here; one in another container has numbers of its own."""
+    return service.pid is not None and command_of(service.pid) == name
+
+
+def _row(name: str, kind: str, pid: int | None, state: str, restarts: int = 0, *, is_here: bool = True) -> Row:
+    memory = memory_of(pid) if pid and is_here else None
+    uptime = uptime_s(pid) if pid and is_here else None
     return {
         "name": name,
         "kind": kind,
@@ -83,15 +90,16 @@ def _row(name: str, kind: str, pid: int | None, state: str, restarts: int = 0) -
     }
 
 
-def _service_rows(services: dict[str, ServiceRecord], overview: Overview) -> Iterator[Row]:
+def _service_rows(services: dict[str, ServiceRecord], here: set[str], overview: Overview) -> Iterator[Row]:
     for name in SERVICES:
         service = services.get(name, ServiceRecord(None, 0, 0.0))
         part = overview.services.get(name)
-        if service.pid is None or not is_alive(service.pid):
+        is_here = name in here
+        if service.pid is None or (is_here and not is_alive(service.pid)):
             state = "restarting" if service.started else "stopped"
         else:
             state = part.state if part else "starting"
-        yield _row(name, "service", service.pid, state, service.restarts)
+        yield _row(name, "service", service.pid, state, service.restarts, is_here=is_here)
 
 
 async def _services_by_bus(peer: BusPeer) -> dict[str, ServiceRecord]:
@@ -105,17 +113,24 @@ async def _services_by_bus(peer: BusPeer) -> dict[str, ServiceRecord]:
     return found
 
 
-async def _plugins(peer: BusPeer) -> tuple[list[Row], int | None]:
+async def _plugins(peer: BusPeer, *, is_here: bool) -> tuple[list[Row], int | None]:
     try:
         reply = await peer.call("host.plugins", {}, timeout_s=_ANSWER_S)
     except HomeAgentError:
         # The plugin host is being restarted: its plugins are not running either.
         return [], None
     rows = [
-        _row(plugin["name"], "plugin", plugin.get("pid"), plugin["state"], plugin.get("restarts") or 0)
+        _row(
+            plugin["name"],
+            "plugin",
+            plugin.get("pid"),
+            plugin["state"],
+            plugin.get("restarts") or 0,
+            is_here=is_here,
+        )
         for plugin in reply["plugins"]
     ]
-    return rows, reply.get("zygote_pid")
+    return rows, reply.get("zygote_pid") if is_here else None
 
 
 def _launcher_row(record: LauncherRecord | None) -> list[Row]:

@@ -16,6 +16,7 @@ from homeagent.command import build_app
 from homeagent.exit_codes import NotRunning, exit_code_of
 from homeagent.launcher import preflight
 from homeagent.launcher.record import record_path
+from homeagent.overview import SERVICES
 from homeagent_sdk import errors
 from homeagent_sdk.paths import DataDir
 from tests.homeagent.conftest import SOURCE, STATUS, Command, FakeSystem
@@ -222,6 +223,15 @@ def test_ps_works_without_a_launcher(homeagent: Command, system: FakeSystem) -> 
     rows = {row["name"]: row for row in homeagent("ps", "--json").json}
     assert rows["memory_service"]["state"] == "running" and "launcher" not in rows
     assert (rows["plugin_host"]["pid"], rows["plugin_host"]["state"]) == (None, "stopped")
+
+
+def test_ps_takes_no_process_here_for_one_in_another_container(homeagent: Command, system: FakeSystem) -> None:
+    peers = [{"name": name, "pid": os.getpid(), "since": 1.0} for name in ("kernel", "memory", "provider", "host")]
+    system.answer("hub.peers", {"peers": peers})
+    system.answer("host.plugins", {"plugins": [{"name": "clock", "state": "running", "pid": os.getpid()}]})
+    rows = homeagent("ps", "--json").json
+    assert {row["name"] for row in rows} == {*SERVICES, "clock"}, "no workers of a process that is not theirs"
+    assert all(row["state"] == "running" and row["rss_bytes"] is None and row["uptime_s"] is None for row in rows)
 
 
 # -- plugins, principals, keys ----------------------------------------------------------------------------------------
