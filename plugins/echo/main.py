@@ -12,10 +12,9 @@ plugin = Plugin()
 
 @dataclass
 class Seen:
-    """What the plugin has watched since it was started."""
+    """What the plugin has watched since it was started: how often its own tools were to be called."""
 
-    outputs: int = 0
-    characters: int = 0
+    calls: int = 0
 
 
 seen = Seen()
@@ -36,15 +35,14 @@ async def echo(text: str, times: int = 1) -> str:
 
 @plugin.tool(idempotent=True, parallel_safe=True)
 def echo_seen(context: ToolContext) -> dict[str, object]:
-    """Tell how many answers, and how many characters of them, this plugin has watched, and where the call came from."""
+    """Tell how many calls of its own tools this plugin has watched, and where this one came from."""
     return {"seen": seen, "channel": context.channel}
 
 
-@plugin.stage("after_output")
+@plugin.stage("before_toolcall", scope="own_tools")
 async def watch(call: StageCall) -> None:
-    """Count an answer; a handler without ``changes`` only watches, so it cannot hold anybody up."""
-    seen.outputs += 1
-    seen.characters += len(str(call.fields.get("final_text") or ""))
+    """Count a call: without ``changes`` a handler only watches, and with this scope it gets its own plugin's calls."""
+    seen.calls += 1
 
 
 @plugin.on_start

@@ -31,12 +31,12 @@ async def test_it_repeats_as_often_as_the_setting_allows(kernel: FakeKernel) -> 
     assert answer["error"]["field"] == "times" and answer["error"]["hint"] == "give 1 to 2"
 
 
-async def test_it_watches_answers_without_changing_them(kernel: FakeKernel) -> None:
-    before = seen.outputs
-    answer = await kernel.run_stage("echo", "after_output", {"final_text": "four"})
+async def test_it_watches_calls_without_changing_them(kernel: FakeKernel) -> None:
+    before = seen.calls
+    answer = await kernel.run_stage("echo", "before_toolcall", {"tool": "echo", "arguments": {"text": "a"}})
     assert answer == {"changes": {}, "response": None}
     told = await kernel.call_tool("echo", "echo_seen", channel="cli")
-    assert told["content"]["seen"]["outputs"] == before + 1 and told["content"]["channel"] == "cli"
+    assert told["content"]["seen"]["calls"] == before + 1 and told["content"]["channel"] == "cli"
 
 
 async def test_the_model_is_told_what_its_tools_take(kernel: FakeKernel) -> None:
