@@ -16,6 +16,8 @@ from homeagent_sdk.process import EXIT_CONFIGURATION, EXIT_USAGE
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILLED_WITHIN_S = 1.0
+_WORRYING_DELAY_S = 3.0
+"""The delay from which on a person had better look into the log."""
 
 
 class Supervisor:
@@ -113,6 +115,8 @@ class Supervisor:
         words = service.last_words() if code is not None and code > 0 else ""
         line = text("command.up_restarting", service=name, how=how, seconds=int(delay))
         self._tell(f"{line} {words}".rstrip())
+        if delay == _WORRYING_DELAY_S:
+            self._tell(text("command.up_keeps_failing", service=name))
 
     def _reap(self) -> None:
         """Notice every child that has ended; those that were adopted are only cleared away."""

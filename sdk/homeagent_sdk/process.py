@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from homeagent_sdk.errors import HomeAgentError, Invalid
+from homeagent_sdk.errors import HomeAgentError, Invalid, NotFound
 
 PARENT_ENVIRONMENT = "HOMEAGENT_PARENT_PID"
 HEARTBEAT_ENVIRONMENT = "HOMEAGENT_HEARTBEAT_FD"
@@ -53,13 +53,13 @@ def run(main: Main, *, stop_within_s: float = STOP_WITHIN_S) -> int:
 
     ``main`` gets an event that SIGTERM and SIGINT set: it then stops in order and returns (None counts as 0). If it
     has not within ``stop_within_s`` seconds, or at a second signal, it is cancelled. A typed error is written to
-    stderr, for a person: exit code 3 if the environment or configuration is wrong, else 1.
+    stderr, for a person: exit code 3 if the environment or configuration is wrong (``invalid``, ``not_found``), else 1.
     """
     try:
         return asyncio.run(_run_until_told(main, stop_within_s))
     except HomeAgentError as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_CONFIGURATION if isinstance(error, Invalid) else EXIT_FAILED
+        return EXIT_CONFIGURATION if isinstance(error, Invalid | NotFound) else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_FAILED
 

@@ -34,6 +34,8 @@ def main() -> None:
         Path(f"{JOURNAL}.{NAME}").touch()
         sys.stderr.write("Traceback ...\nOSError: the first start failed\n")
         sys.exit(1)
+    if HOW == "fails-always":
+        sys.exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if HOW == "stubborn" else stop)
     if HOW == "leaves-child":
         # In a session of its own and without a parent that would take it along: nothing ties it to this process.

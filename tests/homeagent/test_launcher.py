@@ -215,6 +215,14 @@ def test_a_service_that_fails_at_first_is_tried_again_and_its_words_are_shown(ru
     assert "kernel ended (1) and starts again in 1 s OSError: the first start failed" in running.errors
 
 
+def test_a_service_that_keeps_failing_is_tried_on_and_a_person_is_told_where_to_look(running: Running) -> None:
+    running.start("memory_service=fails-always", status=None)
+    eventually(
+        lambda: "memory_service keeps failing: see why with `homeagent logs memory_service`" in running.errors, 30
+    )
+    assert is_alive(running.process.pid)
+
+
 def test_a_service_that_refuses_its_configuration_ends_it_all(running: Running) -> None:
     running.start("kernel=refuses", status=None)
     assert running.end() == 3

@@ -95,6 +95,7 @@ def _pending(pid: int) -> bool:
         ("return 7", 7, ""),
         ("return None", 0, ""),
         ("raise Invalid('no such directory', hint='make it')", 3, "no such directory (make it)\n"),
+        ("raise NotFound('no such setting')", 3, "no such setting\n"),
         ("raise Unavailable('no kernel')", 1, "no kernel\n"),
     ],
 )
