@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import sys
 
-import structlog
-
 from homeagent_sdk import logging, process, secrets
 from homeagent_sdk.confine import confine, standard_read_only
 from homeagent_sdk.errors import HomeAgentError
@@ -43,7 +41,7 @@ def main() -> int:
     except HomeAgentError as error:
         sys.stderr.write(f"{error}\n")
         return process.EXIT_CONFIGURATION
-    structlog.get_logger("kernel").info("kernel confined", confinement=confinement.to_dict())
+    logging.get_logger("kernel").info("kernel confined", confinement=confinement.to_dict())
     return process.run(lambda stopping: _serve(data_dir, overrides, given.get(_OWNER_KEY), stopping))
 
 

@@ -75,9 +75,7 @@ class Kernel:
         _log.info("kernel started", epoch=self._hub.epoch)
 
     async def stop(self) -> None:
-        """Stop in order; unfinished turns stay in the journal."""
-        self._machine.is_closing = True
-        await self._lanes.close()
+        """Undo what was done of :meth:`start`, in reverse; unfinished turns stay in the journal."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -128,6 +126,11 @@ class Kernel:
         self._machine = TurnMachine(environment)
         self._slots = Slots(lambda: self._config.int("core.agent.max_concurrent_turns"))
         self._lanes = Lanes(self._machine.run, self._slots, lambda: self._config.int("core.agent.queue_limit"))
+        self._cleanup.push_async_callback(self._interrupt_turns)
+
+    async def _interrupt_turns(self) -> None:
+        self._machine.is_closing = True
+        await self._lanes.close()
 
     def _serve(self) -> None:
         self._plugins = PluginMethods(self._config, self._tools, self._stages, self._channels)

@@ -7,8 +7,6 @@ import asyncio
 import os
 import sys
 
-import structlog
-
 from homeagent_sdk import logging, process
 from homeagent_sdk.bus import Credential, Peer
 from homeagent_sdk.confine import Confinement, confine, standard_read_only
@@ -21,7 +19,7 @@ from memory_service.words.segmenter import Segmenter
 PEER = "memory"
 _PRELOAD_AFTER_S = 5.0
 _WAIT_FOR_KERNEL_S = 86_400.0
-_log = structlog.get_logger("memory_service")
+_log = logging.get_logger("memory_service")
 
 
 def main() -> int:
