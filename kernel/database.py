@@ -11,6 +11,7 @@ import asyncio
 import os
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class _Request(Generic[T]):
     error: BaseException | None = None
 
 
-class _Worker:
+class _Worker(ABC):
     """A thread with one connection and a bounded queue; subclasses say how a batch of requests is run."""
 
     def __init__(self, name: str, open_connection: Callable[[], apsw.Connection], path: Path, limit: int) -> None:
@@ -118,8 +119,9 @@ class _Worker:
             for request in batch:
                 request.error = request.error or storage_error(error, self._path)
 
+    @abstractmethod
     def _run(self, connection: apsw.Connection, batch: list[_Request[Any]]) -> None:
-        raise NotImplementedError
+        """Run a batch of requests and set their results or errors."""
 
     def _hand_back(self, batch: list[_Request[Any]]) -> None:
         try:
