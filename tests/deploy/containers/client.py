@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import threading
@@ -16,11 +17,10 @@ PATIENCE_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the HTTP status (0: nobody was there), the text, and the conversation that it belongs to."""
+    """What came back: the HTTP status (0: nobody was there), and the text."""
 
     status: int
     text: str
-    conversation: str = ""
 
 
 class Client:
@@ -44,11 +44,12 @@ class Client:
             "messages": [{"role": "user", "content": text}],
             "metadata": {"conversation": conversation},
         }
-        headers = {"Authorization": f"Bearer {key or self.key}", "Idempotency-Key": f"{conversation}/{text}"}
+        delivery = hashlib.sha256(f"{conversation}/{text}".encode()).hexdigest()
+        headers = {"Authorization": f"Bearer {key or self.key}", "Idempotency-Key": delivery}
         status, answer = self._request("/v1/chat/completions", body, headers)
         if status != 200:
             return Answer(status, str(answer)[:300])
-        return Answer(status, answer["choices"][0]["message"]["content"], answer["homeagent"]["conversation"])
+        return Answer(status, answer["choices"][0]["message"]["content"])
 
     def say_until_answered(self, text: str, conversation: str) -> Answer:
         """Send a message until it has an answer.

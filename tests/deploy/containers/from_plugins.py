@@ -27,7 +27,7 @@ _FILES = (
     _READ
     + """
 files = {"/data/kernel": "kernel/journal.db", "/data/memory": "memory/memory.db", "/data/provider": "provider/usage.db"}
-print(json.dumps({folder: [tried(os.listdir, folder), tried(read, f"{folder}/{name}")] for folder, name in files.items()}))
+print(json.dumps({place: [tried(os.listdir, place), tried(read, f"{place}/{name}")] for place, name in files.items()}))
 """
 )
 
