@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -284,11 +285,19 @@ async def test_what_the_agent_says_by_itself_appears_live(live: Web, browser: An
         await expect(page.page.locator("#conversations li.unread")).to_have_count(1)
 
 
+async def _send_to_api(live: Web) -> dict[str, Any]:
+    text, lane = "The **laundry** is done", "owner/kitchen-panel"
+    receipt: dict[str, Any] = await live.kernel.send_output("webui", "api", text, conversation=lane)
+    return receipt
+
+
 async def test_what_the_agent_says_in_a_conversation_of_the_api_is_a_notice(live: Web, browser: Any) -> None:
     async with opened(browser, live) as page:
         await page.log_in()
         await page.shows("#empty", "What can I do")
-        await live.kernel.send_output("webui", "api", "The **laundry** is done", conversation="owner/kitchen-panel")
+        async with asyncio.timeout(10):
+            while (await _send_to_api(live))["status"] != "ok":  # noqa: ASYNC110 - until the page listens
+                await asyncio.sleep(0.05)
         await page.shows(".notice", "The laundry is done")
         await page.shows(".notice", "kitchen-panel")
         await page.picture("notice")
