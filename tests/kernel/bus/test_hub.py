@@ -250,7 +250,7 @@ async def test_a_callee_that_does_not_read_costs_its_own_callers_only(
     await make_peer("provider", serve={"provider.sources": echo})
     deaf = raw_socket(mark=1)
     await asyncio.to_thread(join, deaf, "memory")
-    calls = [asyncio.create_task(kernel.call("memory.append", "x" * 60_000, timeout_s=3)) for _ in range(900)]
+    calls = [asyncio.create_task(kernel.call("memory.append", "x" * 60_000, timeout_s=1.5)) for _ in range(900)]
     await until(lambda: hub._switchboard.counters["calls_refused_full"] > 0)
     begun = time.monotonic()
     assert await kernel.call("provider.sources", 1, timeout_s=2) == 1
