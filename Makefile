@@ -21,7 +21,7 @@ help: ## show this
 up: environment bytecode ## install if needed, and run HomeAgent until Ctrl-C
 	@exec $(RUN)homeagent up $(ARGS)
 
-test: test-environment ## install if needed, and run all checks and all tests
+test: test-environment bytecode ## install if needed, and run all checks and all tests
 	@if [ "$(BROWSER)" = yes ]; then scripts/browser; fi
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
@@ -30,7 +30,7 @@ test: test-environment ## install if needed, and run all checks and all tests
 		echo "Once more, one at a time, what failed: on a busy machine a time limit can pass. Twice is a failure."; \
 		$(RUN)pytest --last-failed --last-failed-no-failures none $(CHOICE); }
 
-check: test-environment lint types ## lint, types and the quick tests: under a minute
+check: test-environment bytecode lint types ## lint, types and the quick tests: under a minute
 	$(RUN)pytest -n 2 -q -m "not chaos and not browser" $(UNIT_TESTS)
 
 lint:
