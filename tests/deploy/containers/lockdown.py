@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
-from tests.deploy.containers import engine
 from tests.deploy.containers.stack import GROUP, LLM_KEY, SERVICES, USERS, Stack
+from tests.home import wait_until
 
 _WITHOUT_NETWORK = ("kernel", "memory")
 _CHAT_PORT = "8080/tcp"
@@ -140,19 +138,14 @@ def the_image_has_no_compiler_and_no_installer(stack: Stack) -> None:
 
 
 def health_follows_the_event_loop(stack: Stack) -> None:
-    """The check is cheap, and fails when the loop has not turned for long."""
-    for service in SERVICES:
-        began = time.monotonic()
-        stack.execute(service, "homeagent-healthy")
-        assert time.monotonic() - began < 5, service
-    assert (
-        stack.execute("memory", "sh", "-c", "touch -d '-30 seconds' /tmp/alive; homeagent-healthy || echo late")
-        == "late\n"
-    )
-    history = engine.run(
-        ["docker", "inspect", "--format", "{{json .Config.Healthcheck.Test}}", stack.container("memory")]
-    )
-    assert history.stdout.strip() == '["CMD","homeagent-healthy"]'
+    """The check is cheap, fails when the loop has not turned for long, and Docker runs it."""
+    late = "touch -d '-30 seconds' /tmp/alive; homeagent-healthy || echo late"
+    assert stack.execute("memory", "sh", "-c", late) == "late\n"
+    wait_until(lambda: set(_health(stack).values()) == {"healthy"}, 90, "health as Docker sees it")
+
+
+def _health(stack: Stack) -> dict[str, str]:
+    return {service: stack.inspect(service)["State"]["Health"]["Status"] for service in SERVICES}
 
 
 CHECKS = (
