@@ -16,7 +16,7 @@ from homeagent_sdk.paths import DataDir
 from kernel.bus import Hub, KernelPeer, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
-from kernel.journal import Journal, JournaledTurn
+from kernel.journal import Journal
 from kernel.methods.plugins import PluginMethods
 from kernel.methods.principals import PrincipalMethods
 from kernel.methods.settings import SettingMethods
@@ -29,13 +29,16 @@ from kernel.sources import Sources
 from kernel.stage_host import StageHost
 from kernel.tools import ToolRegistry
 from kernel.turns.environment import TurnEnvironment
-from kernel.turns.frame import TurnFrame
+from kernel.turns.history import load_timeline
 from kernel.turns.lanes import Lanes, Slots
 from kernel.turns.machine import TurnMachine
+from kernel.turns.resumption import expect_unfinished
 
 _PRUNE_INTERVAL_S: Final = 3600.0
 _TIMELINE_TURNS: Final = 200
 _ASK_TIMEOUT_S: Final = 5.0
+_PLUGINS_BACK_S: Final = 10.0
+_PLUGINS_POLL_S: Final = 0.1
 _PLUGIN_TIERS: Final = ("builtin", "external")
 _log = structlog.get_logger("kernel")
 
@@ -67,10 +70,11 @@ class Kernel:
         await self._open_bus()
         self._assemble()
         self._serve()
+        await expect_unfinished(self._journal, self._machine, self._lanes)
         await self._bus.start()
         self._rememberer.start()
         await self._bus.subscribe(["plugin.stopped"], self._plugin_stopped)
-        await self._resume()
+        self._lanes.open()
         self._spawn(self._prune_for_ever(), "journal-pruning")
         _log.info("kernel started", epoch=self._hub.epoch)
 
@@ -111,6 +115,7 @@ class Kernel:
         self._sources = Sources(self._bus)
         self._rememberer = Rememberer(self._bus, self._journal.unremembered, self._journal.mark_remembered)
         self._cleanup.push_async_callback(self._rememberer.stop)
+        self._plugins = PluginMethods(self._config, self._tools, self._stages, self._channels)
         environment = TurnEnvironment(
             bus=self._bus,
             config=self._config,
@@ -122,10 +127,17 @@ class Kernel:
             sources=self._sources,
             rememberer=self._rememberer,
             wall_clock=time.time,
+            absent_tools=self._plugins.absent_tools,
+            plugins_back=self._plugins_back,
         )
         self._machine = TurnMachine(environment)
         self._slots = Slots(lambda: self._config.int("core.agent.max_concurrent_turns"))
-        self._lanes = Lanes(self._machine.run, self._slots, lambda: self._config.int("core.agent.queue_limit"))
+        self._lanes = Lanes(
+            self._machine.run,
+            self._machine.withdraw,
+            self._slots,
+            lambda: self._config.int("core.agent.queue_limit"),
+        )
         self._cleanup.push_async_callback(self._interrupt_turns)
 
     async def _interrupt_turns(self) -> None:
@@ -133,31 +145,39 @@ class Kernel:
         await self._lanes.close()
 
     def _serve(self) -> None:
-        self._plugins = PluginMethods(self._config, self._tools, self._stages, self._channels)
         self._plugins.serve(self._bus)
         SettingMethods(self._config).serve(self._bus)
         PrincipalMethods(self._principals).serve(self._bus)
-        TurnMethods(self._journal, self._lanes, self._machine, self._principals.exists).serve(self._bus)
+        TurnMethods(
+            self._bus, self._journal, self._lanes, self._machine, self._sources, self._principals.exists
+        ).serve()
         StatusMethods(self._bus, self._journal, self._lanes, self._slots, self._channels, self._peer_states.get).serve(
             self._bus
         )
         self._config.on_change(self._config_changed)
 
-    async def _resume(self) -> None:
-        for turn in await self._journal.unfinished():
-            try:
-                frame = TurnFrame.unpack(turn.frame, turn.schema_version)
-            except (HomeAgentError, TypeError, ValueError) as error:
-                _log.error("an unfinished turn cannot be read", turn=turn.turn_id, reason=str(error))
-                await self._journal.finish(turn.turn_id, "error", "", _unreadable(error))
-                continue
-            _log.info("turn taken up again", turn=turn.turn_id, step=frame.step)
-            self._machine.expect(frame, is_resumed=True)
-            self._lanes.add(frame)
+    async def _plugins_back(self) -> None:
+        """Wait until the plugins have registered again: a turn that is taken up must not miss its tools."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _PLUGINS_BACK_S
+        while clock() < deadline:
+            if self._peer_states.get("host") == "running" and await self._are_registered():
+                return
+            await asyncio.sleep(_PLUGINS_POLL_S)
+        _log.warning("turns are taken up although plugins are missing", registered=sorted(self._plugins.registered))
 
-    async def _load_timeline(self, channel: str, conversation: str) -> list[PastTurn]:
-        turns = await self._journal.history(channel, conversation, _TIMELINE_TURNS)
-        return [_past(turn) for turn in turns if turn.outcome not in (None, "skipped", "merged")]
+    async def _are_registered(self) -> bool:
+        try:
+            answer = await self._bus.call("host.plugins", timeout_s=_ASK_TIMEOUT_S)
+        except HomeAgentError as error:
+            _log.info("plugins not known", reason=str(error))
+            return False
+        coming = {each["name"] for each in answer["plugins"] if each["state"] in ("starting", "running", "restarting")}
+        return self._plugins.registered.keys() >= coming
+
+    async def _load_timeline(self, channel: str, conversation: str, principal: str) -> list[PastTurn]:
+        most = min(_TIMELINE_TURNS, self._config.int("core.agent.max_context_size"))
+        return await load_timeline(self._journal, (channel, conversation, principal), most)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
@@ -207,12 +227,3 @@ class Kernel:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _past(turn: JournaledTurn) -> PastTurn:
-    return PastTurn(turn.turn_id, turn.text, turn.answer or None, turn.outcome or "")
-
-
-def _unreadable(error: Exception) -> dict[str, Any]:
-    problem = {"code": "internal", "message": f"the turn could not be read after a restart: {error}", "hint": None}
-    return {"type": "outcome", "outcome": "error", "text": "", "error": problem, "usage": {}, "model": ""}

@@ -48,3 +48,14 @@ def limit_field(body: Mapping[str, Any], name: str = "limit", *, default: int = 
     if type(value) is not int or not 1 <= value <= most:
         raise Invalid(f"{name} must be a whole number from 1 to {most}", field=name)
     return value
+
+
+def flag_field(body: Mapping[str, Any], name: str) -> bool:
+    """Return a truth; a missing one is False.
+
+    :raises Invalid: it is none
+    """
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Invalid(f"{name} must be true or false", field=name)
+    return bool(value)

@@ -13,7 +13,7 @@ from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry
 from kernel.methods.body import as_map
 from kernel.stage_host import StageHost, StageSpec
-from kernel.tools import KERNEL, ToolRegistry
+from kernel.tools import KERNEL, OUTPUT_PREFIX, ToolRegistry
 from kernel.turns import own_tools
 
 _log = structlog.get_logger("plugins")
@@ -30,6 +30,8 @@ class PluginMethods:
         self._stages = stages
         self._channels = channels
         self._generations: dict[str, int] = {}
+        self.absent_tools: dict[str, str] = {}
+        """Tools of plugins that died and are being started again, with their plugins."""
 
     def serve(self, bus: BusPeer) -> None:
         """Answer the methods."""
@@ -67,6 +69,7 @@ class PluginMethods:
         finally:
             self._offer_own_tools()
         self._generations[plugin] = call.origin.generation
+        self._no_longer_absent(plugin)
         _log.info("plugin registered", plugin=plugin, generation=call.origin.generation)
         return {}
 
@@ -78,10 +81,22 @@ class PluginMethods:
         if self._generations.get(plugin, generation) > generation:
             return
         self._generations.pop(plugin, None)
+        self._no_longer_absent(plugin)
+        if not for_good:
+            self.absent_tools |= dict.fromkeys(self._tool_names(plugin), plugin)
         self._tools.unregister(plugin)
         self._stages.unregister(plugin, keep_required=not for_good)
         self._channels.unregister(plugin)
         self._offer_own_tools()
+
+    def _tool_names(self, plugin: str) -> list[str]:
+        outputs, _ = self._channels.of_plugin(plugin)
+        sending = [f"{OUTPUT_PREFIX}{each.name}" for each in outputs if not each.is_synchronous]
+        return [*(tool.name for tool in self._tools.of_plugin(plugin)), *sending]
+
+    def _no_longer_absent(self, plugin: str) -> None:
+        for name in [name for name, owner in self.absent_tools.items() if owner == plugin]:
+            del self.absent_tools[name]
 
     def _offer_own_tools(self) -> None:
         self._tools.register(KERNEL, 0, own_tools.definitions(self._channels))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
+import structlog
+
 from homeagent_sdk.bus import BusPeer, CallContext
-from homeagent_sdk.errors import Denied, Invalid, NotFound, Overloaded
-from kernel.journal import Journal, NewTurn
-from kernel.methods.body import as_map, limit_field, text_field
+from homeagent_sdk.errors import Conflict, Denied, HomeAgentError, Invalid, NotFound, Overloaded
+from kernel.journal import Journal, JournaledTurn, NewTurn
+from kernel.methods.body import as_map, flag_field, limit_field, text_field
+from kernel.sources import ANY_MODEL, Sources
 from kernel.turns.frame import SCHEMA_VERSION, TurnFrame
+from kernel.turns.history import recorded_item
 from kernel.turns.lanes import Lanes
 from kernel.turns.machine import TurnMachine
 
@@ -20,6 +26,7 @@ MOST_TEXT_CHARACTERS: Final = 4 * 1024 * 1024
 LEVELS: Final = ("L1", "L2", "L3", "L4")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _KINDS: Final = ("user", "self")
+_log = structlog.get_logger("turns")
 
 
 class TurnMethods:
@@ -30,48 +37,83 @@ class TurnMethods:
 
     def __init__(
         self,
+        bus: BusPeer,
         journal: Journal,
         lanes: Lanes,
         machine: TurnMachine,
+        sources: Sources,
         is_principal: Callable[[str], bool],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        self._bus = bus
         self._journal = journal
         self._lanes = lanes
         self._machine = machine
+        self._sources = sources
         self._is_principal = is_principal
         self._wall_clock = wall_clock
+        self._accepting: set[asyncio.Task[dict[str, Any]]] = set()
 
-    def serve(self, bus: BusPeer) -> None:
+    def serve(self) -> None:
         """Answer the methods."""
-        bus.serve("kernel.submit", self.submit)
-        bus.serve_stream("kernel.follow", self.follow)
-        bus.serve("kernel.stop", self.stop)
-        bus.serve("kernel.history", self.history)
-        bus.serve("kernel.conversations", self.conversations)
+        self._bus.serve("kernel.submit", self.submit)
+        self._bus.serve_stream("kernel.follow", self.follow)
+        self._bus.serve("kernel.stop", self.stop)
+        self._bus.serve("kernel.history", self.history)
+        self._bus.serve("kernel.conversations", self.conversations)
 
     async def submit(self, body: Any, call: CallContext) -> dict[str, Any]:
         """Accept an input. It is durable when the answer says so; a repeated delivery gets the first one's turn."""
         frame = self._frame(as_map(body), call)
-        self._lanes.check_room(frame.lane)
-        accepted = await self._journal.accept(
-            NewTurn(
-                turn_id=frame.turn_id,
-                channel=frame.channel,
-                conversation=frame.conversation,
-                principal=frame.principal,
-                text=frame.text,
-                frame=frame.pack(),
-                schema_version=SCHEMA_VERSION,
-                delivery_id=frame.delivery_id,
-                no_memory=frame.no_memory,
-            )
+        if frame.model not in ANY_MODEL and not await self._sources.have(frame.model):
+            raise NotFound(f"no source has the model {frame.model!r}", field="model", hint="`homeagent config list`")
+        # Shielded: once it is in the journal it must also run, even if the caller has gone away meanwhile.
+        accepting = asyncio.create_task(self._accept(frame), name="accept")
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepted)
+        return await asyncio.shield(accepting)
+
+    async def _accept(self, frame: TurnFrame) -> dict[str, Any]:
+        new = NewTurn(
+            turn_id=frame.turn_id,
+            channel=frame.channel,
+            conversation=frame.conversation,
+            principal=frame.principal,
+            text=frame.text,
+            frame=frame.pack(),
+            schema_version=SCHEMA_VERSION,
+            delivery_id=frame.delivery_id,
+            no_memory=frame.no_memory,
         )
-        if accepted.duplicate:
-            return {"turn_id": accepted.turn_id, "status": "duplicate"}
-        self._machine.expect(frame)
-        self._lanes.add(frame)
+        with self._lanes.room(frame.lane):
+            accepted = await self._journal.accept(new)
+            if accepted.duplicate:
+                await self._check_owner(accepted.turn_id, frame)
+                return {"turn_id": accepted.turn_id, "status": "duplicate"}
+            self._machine.expect(frame)
+            self._lanes.add(frame)
+        await self._announce(frame)
         return {"turn_id": frame.turn_id, "status": "accepted"}
+
+    async def _announce(self, frame: TurnFrame) -> None:
+        event = {"turn_id": frame.turn_id, "channel": frame.channel, "conversation": frame.conversation}
+        try:
+            await self._bus.publish("turn.accepted", event)
+        except HomeAgentError as error:
+            _log.warning("event not published", topic="turn.accepted", turn=frame.turn_id, reason=str(error))
+
+    async def _check_owner(self, turn_id: str, frame: TurnFrame) -> None:
+        """Refuse to hand one principal the turn of another who happened to use the same delivery id."""
+        turn = await self._journal.get(turn_id)
+        if turn is not None and turn.principal != frame.principal:
+            raise Conflict(
+                f"the delivery id {frame.delivery_id!r} is taken", field="delivery_id", hint="use ids of your own"
+            )
+
+    def _accepted(self, accepting: asyncio.Task[dict[str, Any]]) -> None:
+        self._accepting.discard(accepting)
+        if not accepting.cancelled() and (error := accepting.exception()) is not None:
+            _log.info("an input was not accepted", reason=str(error))
 
     def _frame(self, body: Mapping[str, Any], call: CallContext) -> TurnFrame:
         text = text_field(body, "text", limit=MOST_TEXT_CHARACTERS)
@@ -102,7 +144,7 @@ class TurnMethods:
             kind=kind,
             level=level,
             delivery_id=delivery or None,
-            no_memory=bool(body.get("no_memory", False)),
+            no_memory=flag_field(body, "no_memory"),
             model=text_field(body, "model", default="auto", limit=200),
             trace=call.trace,
         )
@@ -110,7 +152,7 @@ class TurnMethods:
     async def follow(self, body: Any, call: CallContext) -> AsyncIterator[dict[str, Any]]:
         """Yield what a turn does, and its outcome last; of a finished turn, or if asked for, the outcome alone."""
         fields = as_map(body)
-        turn_id, outcome_only = text_field(fields, "turn_id", limit=64), bool(fields.get("outcome_only", False))
+        turn_id, outcome_only = text_field(fields, "turn_id", limit=64), flag_field(fields, "outcome_only")
         feed = self._machine.feed(turn_id)
         if feed is None:
             turn = await self._journal.get(turn_id)
@@ -119,12 +161,7 @@ class TurnMethods:
                     f"there is no turn {turn_id}", field="turn_id", hint="old turns are pruned after a while"
                 )
             if turn.outcome is not None:
-                yield turn.result or {
-                    "type": "outcome",
-                    "outcome": turn.outcome,
-                    "text": turn.answer or "",
-                    "error": None,
-                }
+                yield recorded_item(turn)
                 return
             feed = self._machine.feed(turn_id)
             if feed is None:
@@ -133,8 +170,8 @@ class TurnMethods:
                 )
         if not feed.has_room:
             raise Overloaded(f"too many follow the turn {turn_id} already")
-        async for item in feed.follow():
-            if not outcome_only or item["type"] == "outcome":
+        async with aclosing(feed.follow(outcome_only=outcome_only)) as items:
+            async for item in items:
                 yield item
 
     async def stop(self, body: Any, call: CallContext) -> dict[str, Any]:
@@ -160,7 +197,7 @@ class TurnMethods:
                     "text": turn.text,
                     "answer": turn.answer,
                     "outcome": turn.outcome,
-                    "kind": TurnFrame.unpack(turn.frame, turn.schema_version).kind,
+                    "kind": _kind(turn),
                 }
                 for turn in turns
             ]
@@ -177,6 +214,13 @@ class TurnMethods:
                 {"conversation": each.conversation, "title": each.title, "last_time": each.last_time} for each in found
             ]
         }
+
+
+def _kind(turn: JournaledTurn) -> str:
+    try:
+        return TurnFrame.unpack(turn.frame, turn.schema_version).kind
+    except Invalid:
+        return "user"  # written by a newer program, or damaged; its words can be shown all the same
 
 
 def _new_turn_id(now: float) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_CJK = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
-_CJK_PER_TOKEN = 1.4
+_WIDE_PER_TOKEN = 1.4
 _OTHER_PER_TOKEN = 3.8
 _MESSAGE_TOKENS = 4
 _SMOOTHING = 0.2
@@ -15,11 +13,15 @@ _LEAST, _MOST = 0.5, 2.5
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate a text. Counting CJK apart matters: by bytes, Chinese came out threefold (reference lesson 22)."""
+    """Estimate a text. Counting CJK apart matters: by bytes alone, Chinese came out threefold (reference lesson 22).
+
+    A character of three bytes in UTF-8 counts as CJK, one of two (Cyrillic, accents) as half of one. The length of the
+    encoded text tells that, in a millisecond where looking at each character of a long text took a hundred.
+    """
     if not text:
         return 0
-    cjk = 0 if text.isascii() else len(_CJK.findall(text))
-    return int(cjk / _CJK_PER_TOKEN + (len(text) - cjk) / _OTHER_PER_TOKEN) + 1
+    wide = 0.0 if text.isascii() else (len(text.encode("utf-8", "surrogatepass")) - len(text)) / 2
+    return int(wide / _WIDE_PER_TOKEN + max(0.0, len(text) - wide) / _OTHER_PER_TOKEN) + 1
 
 
 def estimate_messages(messages: Iterable[Mapping[str, Any]]) -> int:

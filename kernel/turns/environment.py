@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -15,13 +15,19 @@ from kernel.config import ConfigRegistry
 from kernel.journal import Journal
 from kernel.prompt import PastTurn, PromptBuilder, Timelines, TokenCorrection
 from kernel.remember import Rememberer
-from kernel.sources import Sources
+from kernel.sources import Sources, SourceView
 from kernel.stage_host import StageHost, StageResult
 from kernel.tools import ToolRegistry
 from kernel.turns.feed import TurnFeed
 from kernel.turns.frame import SCHEMA_VERSION, TurnFrame
+from kernel.turns.recording import PATIENCE_S, record
 
+T = TypeVar("T")
 _log = structlog.get_logger("turns")
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""
 
 
 @dataclass(slots=True)
@@ -29,6 +35,9 @@ class TurnEnvironment:
     """The parts of the kernel that turns use; one for the process.
 
     :ivar wall_clock: seconds since 1970
+    :ivar absent_tools: tools of plugins that died and are being started again, with their plugins
+    :ivar plugins_back: waits, after a start of the kernel, until the plugins have registered again, or a few seconds
+    :ivar patience_s: how long a turn waits for a journal that cannot be written
     """
 
     bus: BusPeer
@@ -41,6 +50,9 @@ class TurnEnvironment:
     sources: Sources
     rememberer: Rememberer
     wall_clock: Callable[[], float]
+    absent_tools: Mapping[str, str] = field(default_factory=dict)
+    plugins_back: Callable[[], Awaitable[None]] = _at_once
+    patience_s: float = PATIENCE_S
     prompts: PromptBuilder = field(default_factory=PromptBuilder)
     correction: TokenCorrection = field(default_factory=TokenCorrection)
 
@@ -51,6 +63,7 @@ class TurnRun:
 
     :ivar past: the lane's last turns as this turn sees them; None until they are read
     :ivar prefix: the messages up to and including the input; None until they are built
+    :ivar memory_tokens: what recalled memories may cost; known once ``past`` is
     """
 
     frame: TurnFrame
@@ -58,13 +71,31 @@ class TurnRun:
     feed: TurnFeed
     past: list[PastTurn] | None = None
     prefix: list[dict[str, Any]] | None = None
+    memory_tokens: int = 0
+    saved: bytes | None = None
+    """The frame as it was recorded last; None: not since this run began."""
     step_ms: dict[str, float] = field(default_factory=dict)
     """Milliseconds that each step took, over all its repetitions."""
 
     async def save(self) -> None:
-        """Record the frame as it is now; after this returns the turn goes on from here, whatever happens."""
-        frame = self.frame
-        await self.environment.journal.save(frame.turn_id, frame.step, frame.pack(), schema_version=SCHEMA_VERSION)
+        """Record the frame as it is now; after this returns the turn goes on from here, whatever happens.
+
+        :raises NotRecorded: the journal cannot be written
+        """
+        frame, journal = self.frame, self.environment.journal
+        self.saved = packed = frame.pack()
+        await self.record(lambda: journal.save(frame.turn_id, frame.step, packed, schema_version=SCHEMA_VERSION))
+
+    async def record(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write to the journal, with the patience that turns have.
+
+        :raises NotRecorded: the journal cannot be written
+        """
+        return await record(write, self.environment.patience_s)
+
+    async def source(self) -> SourceView:
+        """Return the source that will probably answer."""
+        return await self.environment.sources.choose(self.frame.model)
 
     async def publish(self, topic: str, payload: dict[str, Any]) -> None:
         """Put an event on the ring; a turn never fails because nobody can be told of it."""

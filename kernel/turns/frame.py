@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import msgpack
@@ -22,6 +22,8 @@ BEFORE_OUTPUT = "before_output"
 EMIT = "emit"
 AFTER_OUTPUT = "after_output"
 DONE = "done"
+DECIDED: Final = frozenset({EMIT, AFTER_OUTPUT, DONE})
+"""Steps of a turn whose outcome is settled: it is too late to stop it."""
 
 WAITING, STARTED, FINISHED = "waiting", "started", "finished"
 """How far a tool call has come."""
@@ -31,9 +33,10 @@ WAITING, STARTED, FINISHED = "waiting", "started", "finished"
 class ToolCall:
     """One call that the model asked for.
 
+    :ivar call_id: unique within the turn
     :ivar arguments: the JSON text as the model wrote it
     :ivar content: what the model is told; None until then
-    :ivar output: the tool's own result, before it was made a text
+    :ivar has_run: the tool was called; what was refused before did not run
     :ivar is_private: the tool is flagged ``no_memory``: its output is kept out of the memory
     """
 
@@ -42,7 +45,7 @@ class ToolCall:
     arguments: str
     state: str = WAITING
     content: str | None = None
-    output: Any = None
+    has_run: bool = False
     is_error: bool = False
     is_private: bool = False
 
@@ -58,8 +61,16 @@ class Usage:
 
     def add(self, reported: dict[str, Any]) -> None:
         """Add what one model call reported."""
-        for name in ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"):
+        for name in _USAGE:
             setattr(self, name, getattr(self, name) + int(reported.get(name) or 0))
+
+    def to_wire(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in _USAGE}
+
+
+_USAGE: Final = tuple(each.name for each in fields(Usage))
+_CALL: Final = tuple(each.name for each in fields(ToolCall))
 
 
 @dataclass(slots=True)
@@ -69,16 +80,20 @@ class TurnFrame:
     :ivar channel: with ``conversation``, the lane
     :ivar kind: ``user``, or ``self`` for what the agent asks itself (a timer that fires)
     :ivar level: L1 background to L4 critical
-    :ivar text: the input as it came; ``raw_message`` is what the stage on_input made of it
+    :ivar text: the input as it came
+    :ivar raw_message: what the stage on_input made of it; None: it is as it came
     :ivar accepted_at: wall clock, seconds since 1970
     :ivar hits: what the memory service recalled
     :ivar memory_state: ``ok``, ``no_record`` or ``unreachable``
-    :ivar context: messages before the input, if the stage pre_action changed them
+    :ivar context: messages up to the input, if the stage pre_action changed them
     :ivar tail: messages after the input: the model's calls and their results
     :ivar calls: the batch of tool calls that is being worked on
     :ivar fetched: plugins whose schemas the model asked for with get_plugin_tools
     :ivar recent_calls: digests of (call, result) for the loop breaker, the newest last
     :ivar is_wrapping_up: a limit was reached, so the model gets one call without tools
+    :ivar shrunk: how often the context was halved because the model found the prompt too long
+    :ivar opaque: what the model's API wants back unchanged with the answer that it came with (signatures, reasoning)
+    :ivar is_sending: the answer is on its way over a channel that must not be sent anything twice
     """
 
     turn_id: str
@@ -95,7 +110,7 @@ class TurnFrame:
     model: str = "auto"
     trace: str = ""
     step: str = RECEIVED
-    raw_message: str = ""
+    raw_message: str | None = None
     hits: list[dict[str, Any]] = field(default_factory=list)
     memory_state: str = "ok"
     context: list[dict[str, Any]] | None = None
@@ -110,10 +125,12 @@ class TurnFrame:
     shrunk: int = 0
     llm_text: str = ""
     reasoning: str = ""
+    opaque: dict[str, Any] | None = None
     final_text: str | None = None
     finish_reason: str = "stop"
     is_partial: bool = False
     used_model: str = ""
+    is_sending: bool = False
     usage: Usage = field(default_factory=Usage)
 
     @property
@@ -121,9 +138,25 @@ class TurnFrame:
         """Channel and conversation."""
         return self.channel, self.conversation
 
+    @property
+    def message(self) -> str:
+        """The input as plugins left it: what the model, the timeline and the memory get."""
+        return self.text if self.raw_message is None else self.raw_message
+
     def pack(self) -> bytes:
-        """Return the frame as MessagePack."""
-        return msgpack.packb(asdict(self))  # type: ignore[no-any-return]
+        """Return the frame as MessagePack, to go on from."""
+        return self._packed(_FRAME)
+
+    def pack_finished(self) -> bytes:
+        """Return what is still of use when the turn has its outcome: not the prompt, not the way to the answer."""
+        return self._packed(_LASTING)
+
+    def _packed(self, names: tuple[str, ...]) -> bytes:
+        values = {name: getattr(self, name) for name in names}
+        values["usage"] = self.usage.to_wire()
+        if "calls" in values:
+            values["calls"] = [{name: getattr(call, name) for name in _CALL} for call in self.calls]
+        return msgpack.packb(values)  # type: ignore[no-any-return]
 
     @classmethod
     def unpack(cls, data: bytes, schema_version: int) -> TurnFrame:
@@ -136,11 +169,21 @@ class TurnFrame:
                 f"the frame has schema {schema_version}, this program knows {SCHEMA_VERSION}",
                 hint="start the newer HomeAgent again",
             )
-        values = msgpack.unpackb(data, strict_map_key=False)
-        if not isinstance(values, dict):
-            raise Invalid("the frame is damaged")
-        known = {each.name for each in fields(cls)}
-        values = {name: value for name, value in values.items() if name in known}
-        values["calls"] = [ToolCall(**call) for call in values.get("calls", [])]
-        values["usage"] = Usage(**values.get("usage", {}))
-        return cls(**values)
+        try:
+            values = _known(msgpack.unpackb(data, strict_map_key=False), _FRAME)
+            values["calls"] = [ToolCall(**_known(call, _CALL)) for call in values.get("calls", [])]
+            values["usage"] = Usage(**_known(values.get("usage", {}), _USAGE))
+            return cls(**values)
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+            raise Invalid(f"the frame is damaged: {error}") from error
+
+
+_FRAME: Final = tuple(each.name for each in fields(TurnFrame))
+_WORKING: Final = frozenset(
+    {"hits", "context", "tail", "calls", "recent_calls", "fetched", "llm_text", "reasoning", "opaque", "final_text"}
+)
+_LASTING: Final = tuple(name for name in _FRAME if name not in _WORKING)
+
+
+def _known(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}

@@ -7,7 +7,8 @@ from typing import Any, Final
 import structlog
 
 from homeagent_sdk.errors import HomeAgentError
-from kernel.prompt import PromptParts, estimate_messages, estimate_tokens
+from kernel.prompt import PastTurn
+from kernel.turns.budget import budget, fixed_parts
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import BEFORE_OUTPUT, LLM, ON_INPUT, PRE_ACTION, RECALL
 
@@ -20,16 +21,16 @@ _log = structlog.get_logger("turns")
 
 
 async def receive(run: TurnRun) -> str:
-    """The turn begins."""
-    run.frame.raw_message = run.frame.text
+    """The turn has left the queue of its lane."""
     return ON_INPUT
 
 
 async def on_input(run: TurnRun) -> str:
     """Plugins see the raw message first; one may change it, or answer it without the model."""
     frame = run.frame
-    result = await run.run_stage("on_input", {"raw_message": frame.raw_message})
-    frame.raw_message = str(result.fields["raw_message"])
+    result = await run.run_stage("on_input", {"raw_message": frame.message})
+    message = str(result.fields["raw_message"])
+    frame.raw_message = None if message == frame.text else message
     if result.response is not None:
         frame.final_text = result.response
         return BEFORE_OUTPUT
@@ -40,13 +41,13 @@ async def recall(run: TurnRun) -> str:
     """Ask the memory what belongs to the message; without the memory the turn goes on and says so."""
     frame, environment = run.frame, run.environment
     past = await past_turns(run)
-    await environment.rememberer.settle(_SETTLE_S)
+    await environment.rememberer.settle(_SETTLE_S, frame.lane)
     request = {
-        "query": frame.raw_message[:_QUERY_CHARACTERS],
+        "query": frame.message[:_QUERY_CHARACTERS],
         "audience": [frame.principal],
         "exclude": [turn.turn_id for turn in past],
         "limit": _RECALL_LIMIT,
-        "budget_tokens": min(_MOST_MEMORY_TOKENS, (await budgets(run))[0]),
+        "budget_tokens": max(1, min(_MOST_MEMORY_TOKENS, run.memory_tokens)),
     }
     try:
         answer = await environment.bus.call("memory.recall", request, timeout_s=_RECALL_TIMEOUT_S, idempotent=True)
@@ -54,10 +55,8 @@ async def recall(run: TurnRun) -> str:
         _log.warning("recall failed", turn=frame.turn_id, reason=str(error))
         frame.memory_state = "unreachable"
         return PRE_ACTION
-    if answer.get("no_record"):
-        frame.memory_state, frame.hits = "no_record", []
-    else:
-        frame.memory_state, frame.hits = "ok", list(answer["hits"])
+    frame.memory_state = "no_record" if answer.get("no_record") else "ok"
+    frame.hits = list(answer.get("hits") or ()) if frame.memory_state == "ok" else []
     return PRE_ACTION
 
 
@@ -67,23 +66,27 @@ async def pre_action(run: TurnRun) -> str:
     if run.environment.stages.handlers("pre_action"):
         before = await prefix(run)
         result = await run.run_stage("pre_action", {"context_messages": before})
-        if result.fields["context_messages"] != before:
-            frame.context = run.prefix = list(result.fields["context_messages"])
+        after = list(result.fields["context_messages"])
+        if after and after != before:
+            frame.context = run.prefix = after
         if result.response is not None:
             frame.final_text = result.response
             return BEFORE_OUTPUT
     return LLM
 
 
-async def past_turns(run: TurnRun) -> list[Any]:
+async def past_turns(run: TurnRun) -> list[PastTurn]:
     """Return the lane's last turns that fit into this turn's prompt."""
     if run.past is None:
-        config = run.environment.config
-        timeline = await run.environment.timelines.of(*run.frame.lane)
+        frame, config = run.frame, run.environment.config
+        timeline = await run.environment.timelines.of((*frame.lane, frame.principal))
+        tokens = await budget(run)
+        run.memory_tokens = tokens.memory
         run.past = timeline.within(
             config.int("core.agent.max_context_size"),
-            (await budgets(run))[1],
+            tokens.lasting_timeline,
             config.int("core.agent.context.protected_count"),
+            tokens.timeline,
         )
     return run.past
 
@@ -96,7 +99,7 @@ async def prefix(run: TurnRun) -> list[dict[str, Any]]:
             prompts.fixed(fixed_parts(run)),
             *prompts.timeline(await past_turns(run)),
             prompts.input(
-                frame.raw_message,
+                frame.message,
                 now=frame.accepted_at,
                 channel=frame.channel,
                 speaker=frame.speaker,
@@ -107,33 +110,10 @@ async def prefix(run: TurnRun) -> list[dict[str, Any]]:
     return run.prefix
 
 
-def fixed_parts(run: TurnRun) -> PromptParts:
-    """Return what the fixed part of the prompt is made of."""
-    config = run.environment.config
-    return PromptParts(
-        system_prompt=config.text("core.agent.system_prompt"),
-        persona=config.text("core.agent.personal_prompt"),
-        catalogue=run.environment.tools.offer(run.frame.fetched).catalogue,
-    )
-
-
-async def budgets(run: TurnRun) -> tuple[int, int]:
-    """Return how many tokens memory and timeline may have (reference/memory.md §1.4).
-
-    target = window x utilisation, capped; available = target - fixed part - input; the memory gets a third.
-    """
-    environment, frame = run.environment, run.frame
-    config = environment.config
-    source = await environment.sources.choose(frame.model)
-    target = source.context_window * config.int("core.agent.context.utilization_percent") // 100
-    cap = config.int("core.agent.context.max_target_tokens")
-    if cap > 0:
-        target = min(target, cap)
-    fixed = estimate_messages([environment.prompts.fixed(fixed_parts(run))]) + environment.tools.offer(
-        frame.fetched
-    ).tokens * int(source.takes_tools)
-    used = (fixed + estimate_tokens(frame.raw_message)) * environment.correction.factor(source.name)
-    available = max(0, int(target - used)) >> frame.shrunk
-    ratio = config.int("core.agent.context.memory_ratio_percent")
-    memory = available * ratio // 100 if ratio else available // 3
-    return memory, available - memory
+def shrink(run: TurnRun) -> str:
+    """Halve the context, which the model found too long; plugins see the new one before the model does."""
+    frame = run.frame
+    frame.shrunk += 1
+    frame.hits = frame.hits[: len(frame.hits) // 2]
+    run.past = run.prefix = frame.context = None
+    return PRE_ACTION

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
 
-from homeagent_sdk.errors import HomeAgentError, Unavailable
+from homeagent_sdk.catalogue import text as catalogue_text
+from homeagent_sdk.errors import HomeAgentError, TimedOut, Unavailable
 from kernel.prompt import estimate_messages
 from kernel.turns import input_steps
+from kernel.turns.budget import fitting_tail
 from kernel.turns.environment import TurnRun
-from kernel.turns.frame import BEFORE_OUTPUT, LLM, POST_ACTION, TOOLS, ToolCall
+from kernel.turns.frame import BEFORE_OUTPUT, POST_ACTION, TOOLS, ToolCall
 
 _CALL_TIMEOUT_S: Final = 180.0
 _PROVIDER_RESTARTS: Final = 5
@@ -27,41 +30,24 @@ _log = structlog.get_logger("turns")
 
 async def ask(run: TurnRun) -> str:
     """Ask the model; its text goes to the followers while it comes."""
-    frame, environment = run.frame, run.environment
+    frame = run.frame
     request = await _request(run)
-    estimated = estimate_messages(request["messages"])
     try:
         done = await _answer(run, request)
     except HomeAgentError as error:
         if error.detail.get("context_full") and frame.shrunk < _MOST_SHRINKS:
             _log.info("prompt too long; trying with half the context", turn=frame.turn_id)
-            frame.shrunk += 1
-            run.past = run.prefix = frame.context = None
-            return LLM
+            return input_steps.shrink(run)
         raise
-    message = done["message"]
-    frame.usage.add(done.get("usage") or {})
-    offer = environment.tools.offer(frame.fetched)
-    environment.correction.learn(
-        str(done.get("source", "")),
-        estimated + (offer.tokens if request["tools"] else 0),
-        int((done.get("usage") or {}).get("prompt_tokens") or 0),
-    )
-    frame.llm_text = str(message.get("content") or "")
-    frame.reasoning = str(message.get("reasoning") or "")
-    frame.finish_reason = str(done.get("finish_reason") or "stop")
-    frame.is_partial = bool(done.get("partial"))
-    frame.used_model = str(done.get("model") or "")
-    calls = [] if frame.is_wrapping_up or frame.is_partial else message.get("tool_calls") or []
-    frame.calls = [ToolCall(str(call["id"]), str(call["name"]), str(call["arguments"])) for call in calls]
+    _take_in(run, request, done)
     await run.publish(
         "agent_llm_chain",
         {
             "content": frame.llm_text[:8000],
-            "tool_calls": [call.name for call in frame.calls],
+            "tool_calls": [call.name[:64] for call in frame.calls],
             "source": done.get("source"),
             "model": frame.used_model,
-            "usage": asdict(frame.usage),
+            "usage": frame.usage.to_wire(),
         },
     )
     return POST_ACTION
@@ -73,11 +59,10 @@ async def post_action(run: TurnRun) -> str:
     if run.environment.stages.handlers("post_action"):
         calls = [{"id": call.call_id, "name": call.name, "arguments": call.arguments} for call in frame.calls]
         result = await run.run_stage("post_action", {"text": frame.llm_text, "tool_calls": calls})
-        frame.llm_text = str(result.fields["text"])
-        frame.calls = [
-            ToolCall(str(call["id"]), str(call["name"]), str(call.get("arguments") or "{}"))
-            for call in result.fields["tool_calls"]
-        ]
+        if result.fields["text"] != frame.llm_text or result.fields["tool_calls"] != calls:
+            frame.opaque = None  # it vouches for what the model wrote
+            frame.llm_text = result.fields["text"]
+            _set_calls(run, result.fields["tool_calls"])
         if result.response is not None:
             frame.calls = []
             frame.final_text = result.response
@@ -85,16 +70,56 @@ async def post_action(run: TurnRun) -> str:
     if frame.calls:
         return TOOLS
     frame.final_text = frame.llm_text
+    if frame.is_wrapping_up and not frame.llm_text.strip():
+        frame.final_text = catalogue_text("kernel.limit_without_report")
     return BEFORE_OUTPUT
+
+
+def _take_in(run: TurnRun, request: Mapping[str, Any], done: Mapping[str, Any]) -> None:
+    frame, environment = run.frame, run.environment
+    message, usage = done["message"], done.get("usage") or {}
+    frame.usage.add(usage)
+    offered = environment.tools.offer(frame.fetched).tokens if request["tools"] else 0
+    environment.correction.learn(
+        str(done.get("source", "")),
+        estimate_messages(request["messages"]) + offered,
+        int(usage.get("prompt_tokens") or 0),
+    )
+    frame.llm_text = str(message.get("content") or "")
+    frame.reasoning = str(message.get("reasoning") or "")
+    frame.opaque = message.get("opaque")
+    frame.finish_reason = str(done.get("finish_reason") or "stop")
+    frame.is_partial = bool(done.get("partial"))
+    frame.used_model = str(done.get("model") or "")
+    _set_calls(run, message.get("tool_calls") or ())
+
+
+def _set_calls(run: TurnRun, calls: Iterable[Mapping[str, Any]]) -> None:
+    """Take over the calls, each with an id of its own in this turn: some providers begin anew with every answer.
+
+    A call of an answer that broke off is not made, nor one beyond the limit of tool calls.
+    """
+    frame = run.frame
+    taken = {call["id"] for message in frame.tail for call in message.get("tool_calls") or ()}
+    frame.calls = []
+    if frame.is_wrapping_up or frame.is_partial:
+        return
+    for position, call in enumerate(calls):
+        call_id, arguments = str(call.get("id") or ""), call.get("arguments")
+        if not call_id or call_id in taken:
+            call_id = f"call_{frame.tool_turns}_{position}"
+        taken.add(call_id)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        frame.calls.append(ToolCall(call_id, str(call["name"]), text))
 
 
 async def _request(run: TurnRun) -> dict[str, Any]:
     frame, environment = run.frame, run.environment
-    messages = [*await input_steps.prefix(run), *frame.tail]
-    source = await environment.sources.choose(frame.model)
+    prefix = await input_steps.prefix(run)
+    source = await run.source()
     tools = list(environment.tools.offer(frame.fetched).schemas) if source.takes_tools else []
     return {
-        "messages": messages,
+        "messages": [*prefix, *await fitting_tail(run, prefix)],
         "tools": tools,
         "tool_choice": ("none" if frame.is_wrapping_up else "auto") if tools else None,
         "temperature": environment.config.float("core.llm.temperature"),
@@ -110,6 +135,7 @@ async def _answer(run: TurnRun, request: dict[str, Any]) -> dict[str, Any]:
             return await _stream(run, request)
         except Unavailable as error:
             run.feed.reset()
+            await run.publish("llm.delta", {"text": "", "reset": True})
             if not error.detail.get("bus") or attempt > _PROVIDER_RESTARTS:
                 raise
             _log.warning("the provider service is away; asking again", turn=run.frame.turn_id, attempt=attempt)
@@ -118,32 +144,81 @@ async def _answer(run: TurnRun, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _stream(run: TurnRun, request: dict[str, Any]) -> dict[str, Any]:
-    frame, bus = run.frame, run.environment.bus
+    """Follow one answer; what a model said before its time was over is kept, as what it said before it broke down."""
+    frame = run.frame
     body = {
         "request": request,
         "reason": "turn" if frame.kind == "user" else "self",
         "turn_id": frame.turn_id,
         "lane": {"channel": frame.channel, "conversation": frame.conversation},
     }
-    loop = asyncio.get_running_loop()
-    unpublished, published_at = "", loop.time()
-    async with bus.stream("provider.chat", body, timeout_s=_CALL_TIMEOUT_S) as items:
-        async for item in items:
-            kind = item["type"]
-            if kind == "delta":
-                run.feed.delta(item["text"])
-                unpublished += item["text"]
-                if loop.time() - published_at >= _DELTA_EVENT_S:
-                    await _publish_delta(run, unpublished)
-                    unpublished, published_at = "", loop.time()
-            elif kind == "reasoning":
-                run.feed.reasoning(item["text"])
-            elif kind == "done":
-                await _publish_delta(run, unpublished)
-                return dict(item)
+    said = _Said(run)
+    try:
+        async with run.environment.bus.stream("provider.chat", body, timeout_s=_CALL_TIMEOUT_S) as items:
+            async for item in items:
+                kind = item["type"]
+                if kind == "delta":
+                    await said.add(item["text"])
+                elif kind == "reasoning":
+                    said.think(item["text"])
+                elif kind == "start":
+                    said.source = item
+                elif kind == "done":
+                    await said.flush()
+                    return dict(item)
+    except TimedOut:
+        if not said.text:
+            raise
+        await said.flush()
+        return said.as_partial()
     raise Unavailable("the model's answer ended without an end", hint="try again")
 
 
-async def _publish_delta(run: TurnRun, text: str) -> None:
-    for start in range(0, len(text), _DELTA_EVENT_CHARACTERS):
-        await run.publish("llm.delta", {"text": text[start : start + _DELTA_EVENT_CHARACTERS]})
+class _Said:
+    """The text of one answer as it comes; on the ring it is put together, several times a second.
+
+    Where a plugin must approve what is said, it is kept back until then: what was shown cannot be taken back.
+    """
+
+    def __init__(self, run: TurnRun) -> None:
+        stages = run.environment.stages
+        guards = (*stages.handlers("post_action"), *stages.handlers("before_output"))
+        self._is_guarded = any(handler.spec.required for handler in guards)
+        self._run = run
+        self._pieces: list[str] = []
+        self._unpublished: list[str] = []
+        self._clock = asyncio.get_running_loop().time
+        self._published_at = self._clock()
+        self.source: Mapping[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def think(self, text: str) -> None:
+        if not self._is_guarded:
+            self._run.feed.reasoning(text)
+
+    async def add(self, text: str) -> None:
+        self._pieces.append(text)
+        if self._is_guarded:
+            return
+        self._run.feed.delta(text)
+        self._unpublished.append(text)
+        if self._clock() - self._published_at >= _DELTA_EVENT_S:
+            await self.flush()
+
+    async def flush(self) -> None:
+        text = "".join(self._unpublished)
+        self._unpublished, self._published_at = [], self._clock()
+        for start in range(0, len(text), _DELTA_EVENT_CHARACTERS):
+            await self._run.publish("llm.delta", {"text": text[start : start + _DELTA_EVENT_CHARACTERS]})
+
+    def as_partial(self) -> dict[str, Any]:
+        return {
+            "message": {"content": self.text},
+            "finish_reason": "timeout",
+            "source": self.source.get("source"),
+            "model": self.source.get("model"),
+            "partial": True,
+        }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from homeagent_sdk.errors import HomeAgentError, Invalid, NotFound
+from homeagent_sdk.errors import Denied, HomeAgentError, Invalid, NotFound, Overloaded, Unavailable
 from kernel.channels import ChannelRegistry, channel_of_tool
-from kernel.tools import GET_PLUGIN_TOOLS
+from kernel.tools import GET_PLUGIN_TOOLS, ArgumentsRefused, parse_arguments
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import ToolCall
 
@@ -19,6 +18,8 @@ LIST_CHANNELS: Final = {
     "flags": {"parallel_safe": True, "idempotent": True, "no_memory": True},
 }
 _SEND_TIMEOUT_S: Final = 30.0
+_SURELY_NOT_SENT: Final = (Denied, Invalid, NotFound, Overloaded)
+"""Errors of a plugin, or of the bus, that come before anything is sent; after others nobody knows."""
 
 
 def definitions(channels: ChannelRegistry) -> list[dict[str, Any]]:
@@ -70,27 +71,34 @@ async def _send(turn: TurnRun, call: ToolCall, name: str, arguments: Mapping[str
     try:
         receipt = await turn.environment.bus.call(f"{channel.plugin}.output", body, timeout_s=_SEND_TIMEOUT_S)
     except HomeAgentError as error:
-        if error.detail.get("sent") or error.code == "timeout":
-            return f"not confirmed: {error.message}; it may have been sent"
-        raise
-    note = str(receipt.get("note") or "")
-    match receipt.get("status"):
-        case "ok":
-            return "ok"
-        case "unconfirmed":
-            return f"not confirmed: {note}" if note else "not confirmed"
-        case _:
-            call.is_error = True
-            return f"failed: {note}" if note else "failed"
+        if is_surely_not_sent(error):
+            raise
+        return f"not confirmed: {error.message}; it may have been sent"
+    status, note = read_receipt(receipt)
+    call.is_error = status == "failed"
+    words = {"ok": "ok", "failed": "failed"}.get(status, "not confirmed")
+    return f"{words}: {note}" if note and status != "ok" else words
+
+
+def is_surely_not_sent(error: HomeAgentError) -> bool:
+    """Tell whether an output that ended with an error cannot have left."""
+    if isinstance(error, Unavailable):
+        return not error.detail.get("sent")
+    return isinstance(error, _SURELY_NOT_SENT)
+
+
+def read_receipt(receipt: Any) -> tuple[str, str]:
+    """Return status and note of what a channel answered; an answer that is no receipt confirms nothing."""
+    if not isinstance(receipt, dict) or receipt.get("status") not in ("ok", "unconfirmed", "failed"):
+        return "unconfirmed", "the channel did not answer with a receipt"
+    return receipt["status"], str(receipt.get("note") or "")
 
 
 def _meta(text: Any) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        meta = json.loads(text) if isinstance(text, str) else text
-    except ValueError as error:
-        raise Invalid("meta is no JSON object", field="meta", hint="leave it out, or write a JSON object") from error
-    if not isinstance(meta, dict):
-        raise Invalid("meta is no JSON object", field="meta", hint="leave it out, or write a JSON object")
-    return meta
+        return parse_arguments(str(text))
+    except ArgumentsRefused as error:
+        hint = "leave it out, or write a JSON object"
+        raise Invalid(f"meta is no JSON object: {error.message}", field="meta", hint=hint) from error

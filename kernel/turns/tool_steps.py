@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
 
 from homeagent_sdk.errors import HomeAgentError, NotFound, TimedOut, Unavailable
-from kernel.tools import KERNEL, ArgumentsRefused, LoopBreaker, Tool, plan
+from kernel.errors import RequiredHandlerFailed
+from kernel.tools import KERNEL, ArgumentsRefused, Tool, check_arguments, plan
 from kernel.turns import own_tools
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import BEFORE_OUTPUT, FINISHED, LLM, STARTED, ToolCall
+from kernel.turns.tool_messages import as_content, close_batch
 
 MOST_CALLS_A_BATCH: Final = 32
-_MOST_CONTENT_CHARACTERS: Final = 200_000
 _UNKNOWN_OUTCOME: Final = (
     "This call had started when the system was interrupted. It may or may not have run; check before you repeat it."
 )
@@ -35,43 +35,31 @@ async def run_batch(run: TurnRun) -> str:
         _refuse(call, f"Only {MOST_CALLS_A_BATCH} calls are run at once; this one was not.")
     waiting = [call for call in frame.calls if call.state != FINISHED]
     for group in plan([tools.find(call.name) for call in waiting]):
-        responses = await asyncio.gather(*(_run_call(run, waiting[position]) for position in group))
-        ended = [response for response in responses if response is not None]
-        if ended:
-            frame.final_text = ended[0]
-            _tell_model(run)
+        answer = await _run_group(run, [waiting[position] for position in group])
+        if answer is not None:
+            frame.final_text = answer
+            close_batch(frame)
             return BEFORE_OUTPUT
-    looping = _tell_model(run)
-    _check_limits(run, looping)
+    _check_limits(run, close_batch(frame))
     return LLM
 
 
-def _tell_model(run: TurnRun) -> str | None:
-    """Put the batch into the messages: one assistant message with all calls, then the results in index order.
+async def _run_group(run: TurnRun, calls: list[ToolCall]) -> str | None:
+    """Run calls at the same time; returns the answer with which a plugin ended the loop, if one did.
 
-    Returns what goes round in circles, if something does.
+    Where one of them must end the turn, the others are cancelled before it does: nothing runs on unseen.
     """
-    frame, breaker = run.frame, LoopBreaker(run.frame.recent_calls)
-    looping: str | None = None
-    calls = [
-        {
-            "id": call.call_id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in frame.calls
-    ]
-    frame.tail.append({"role": "assistant", "content": frame.llm_text or None, "tool_calls": calls})
-    for call in frame.calls:
-        content = call.content or _UNKNOWN_OUTCOME
-        frame.tail.append({"role": "tool", "tool_call_id": call.call_id, "content": content})
-        if call.name not in frame.tools_used:
-            frame.tools_used.append(call.name)
-        frame.tool_results.append({"name": call.name, "output": content[:8000], "no_memory": call.is_private})
-        looping = breaker.see(call.name, call.arguments, content) or looping
-    frame.calls = []
-    frame.tool_turns += 1
-    return looping
+    if len(calls) == 1:
+        return await _run_call(run, calls[0])
+    tasks = [asyncio.create_task(_run_call(run, call), name=f"tool {call.name}") for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        answers = [task.result() for task in tasks if task.done()]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def _check_limits(run: TurnRun, looping: str | None) -> None:
@@ -89,19 +77,22 @@ def _check_limits(run: TurnRun, looping: str | None) -> None:
 
 
 async def _run_call(run: TurnRun, call: ToolCall) -> str | None:
-    """Run one call; returns the answer with which a plugin ended the loop, if one did."""
+    """Run one call, or say why not; returns the answer with which a plugin ended the loop, if one did."""
     tools = run.environment.tools
+    tool = tools.find(call.name)
+    if call.state == STARTED and not (tool is not None and tool.flags.idempotent):
+        call.has_run = True
+        call.is_private = tool is not None and tool.flags.no_memory
+        _refuse(call, _UNKNOWN_OUTCOME)
+        return None
     try:
         tool = tools.get(call.name)
-        if call.state == STARTED and not tool.flags.idempotent:
-            _refuse(call, _UNKNOWN_OUTCOME)
-            return None
         arguments = tools.arguments(tool, call.arguments)
     except ArgumentsRefused as error:
-        _refuse(call, as_content({"error": "invalid arguments", "problems": [p.to_wire() for p in error.problems]}))
+        _refuse(call, _what_is_wrong(error))
         return None
     except NotFound as error:
-        _refuse(call, str(error))
+        _refuse(call, _why_there_is_none(run, call, error))
         return None
     if tool.flags.requires_approval:
         _refuse(call, _NOBODY_TO_APPROVE)
@@ -114,39 +105,44 @@ async def _run_call(run: TurnRun, call: ToolCall) -> str | None:
 
 
 async def _run_approved(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    fields = {"tool": call.name, "arguments": dict(arguments)}
-    before = await run.run_stage("before_toolcall", fields, tool.plugin)
+    before = await run.run_stage("before_toolcall", {"tool": call.name, "arguments": arguments}, tool.plugin)
     if before.response is not None:
         _refuse(call, f"Rejected: {before.response}" if before.response else "Rejected by a plugin.")
         return None
-    await _execute(run, call, tool, before.fields["arguments"])
-    after = await run.run_stage("after_toolcall", {"tool": call.name, "result": call.output}, tool.plugin)
-    if after.fields["result"] != call.output:
-        call.output = after.fields["result"]
-        call.content = as_content(call.output)
-    if not tool.flags.idempotent:
-        await run.save()
+    if before.fields["arguments"] != arguments:
+        try:
+            arguments = check_arguments(tool.parameters, before.fields["arguments"])
+        except ArgumentsRefused as error:
+            _refuse(call, f"A plugin changed the arguments to ones that the tool does not take: {error.message}")
+            return None
+    output = await _execute(run, call, tool, arguments)
+    after = await run.run_stage("after_toolcall", {"tool": call.name, "result": output}, tool.plugin)
+    call.content = as_content(after.fields["result"])
+    call.state = FINISHED
+    if not tool.flags.idempotent and any(other.state != FINISHED for other in run.frame.calls):
+        await run.save()  # of the last one, the whole batch is recorded at once
     return after.response
 
 
-async def _execute(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> None:
+async def _execute(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """Run the tool; returns its result, or what the model is told of its failure."""
+    call.has_run = True
     if not tool.flags.idempotent:
         call.state = STARTED
         await run.save()
     limit_s = tool.flags.timeout_s or run.environment.config.duration("core.agent.tool_timeout")
     try:
         if tool.plugin == KERNEL:
-            call.output = await own_tools.run(run, call, arguments)
-        else:
-            await _call_plugin(run, call, tool, arguments, limit_s)
+            return await own_tools.run(run, call, arguments)
+        return await _call_plugin(run, call, tool, arguments, limit_s)
+    except RequiredHandlerFailed:
+        raise
     except HomeAgentError as error:
         call.is_error = True
-        call.output = _problem(tool, error, limit_s)
-    call.content = as_content(call.output)
-    call.state = FINISHED
+        return _problem(tool, error, limit_s)
 
 
-async def _call_plugin(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], limit_s: float) -> None:
+async def _call_plugin(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], limit_s: float) -> Any:
     body = {
         "tool": call.name,
         "arguments": dict(arguments),
@@ -155,8 +151,11 @@ async def _call_plugin(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapp
     answer = await run.environment.bus.call(
         f"{tool.plugin}.tool", body, timeout_s=limit_s, idempotent=tool.flags.idempotent
     )
+    if not isinstance(answer, dict):
+        call.is_error = True
+        return {"reason": "internal", "detail": f"The plugin {tool.plugin} answered with something that is no result."}
     call.is_error = bool(answer.get("is_error"))
-    call.output = answer.get("error") if call.is_error and answer.get("error") else answer.get("content")
+    return answer.get("error") if call.is_error and answer.get("error") else answer.get("content")
 
 
 def _problem(tool: Tool, error: HomeAgentError, limit_s: float) -> dict[str, Any]:
@@ -165,33 +164,32 @@ def _problem(tool: Tool, error: HomeAgentError, limit_s: float) -> dict[str, Any
         detail = f"{tool.name} gave no result within {limit_s:g} s. It was told to stop but may still be running."
         return {"reason": "timeout", "detail": detail}
     if isinstance(error, Unavailable) and error.detail.get("bus"):
-        detail = f"The plugin {tool.plugin} is unavailable, restarting."
+        detail = _restarting(tool.plugin)
         if error.detail.get("sent") and not tool.flags.idempotent:
             detail += " The call may or may not have run."
         return {"reason": "unavailable", "detail": detail}
-    return {"reason": error.code, "detail": error.message, "hint": error.hint}
+    return {"reason": error.code, "detail": error.message, **({"hint": error.hint} if error.hint else {})}
+
+
+def _restarting(plugin: str) -> str:
+    return f"The plugin {plugin} is unavailable, restarting."
+
+
+def _why_there_is_none(run: TurnRun, call: ToolCall, error: NotFound) -> str:
+    plugin = run.environment.absent_tools.get(call.name)
+    if plugin is None:
+        return str(error)
+    return as_content({"reason": "unavailable", "detail": f"{_restarting(plugin)} The call was not made."})
+
+
+def _what_is_wrong(error: ArgumentsRefused) -> str:
+    return as_content({"error": "invalid arguments", "problems": [problem.to_wire() for problem in error.problems]})
 
 
 def _refuse(call: ToolCall, reason: str) -> None:
     call.is_error = True
-    call.output = call.content = reason
+    call.content = reason
     call.state = FINISHED
-
-
-def as_content(output: Any) -> str:
-    """Return a result as the model reads it: text as it is, structures as compact JSON, cut only where it is huge."""
-    if isinstance(output, str):
-        content = output
-    else:
-        content = json.dumps(output, ensure_ascii=False, separators=(",", ":"), default=_bytes_as_text)
-    if len(content) > _MOST_CONTENT_CHARACTERS:
-        cut = len(content) - _MOST_CONTENT_CHARACTERS
-        content = f"{content[:_MOST_CONTENT_CHARACTERS]}\n[{cut} more characters were left out]"
-    return content
-
-
-def _bytes_as_text(value: Any) -> str:
-    return f"<{len(value)} bytes>" if isinstance(value, bytes | memoryview) else repr(value)
 
 
 async def _announce(run: TurnRun, call: ToolCall, tool: Tool) -> None:

@@ -49,16 +49,16 @@ def test_a_timeline_keeps_within_its_budget_even_of_protected_turns() -> None:
 async def test_timelines_are_read_once_and_bounded() -> None:
     reads = []
 
-    async def load(channel: str, conversation: str) -> list[PastTurn]:
+    async def load(channel: str, conversation: str, principal: str) -> list[PastTurn]:
         reads.append(conversation)
         return turns(2)
 
     timelines = Timelines(load)
     for number in range(MAX_LANES + 10):
-        await timelines.of("webui", f"c{number}")
-    await timelines.of("webui", f"c{MAX_LANES + 9}")
+        await timelines.of(("webui", f"c{number}", "owner"))
+    await timelines.of(("webui", f"c{MAX_LANES + 9}", "owner"))
     assert len(reads) == MAX_LANES + 10
-    await timelines.of("webui", "c0")
+    await timelines.of(("webui", "c0", "owner"))
     assert len(reads) == MAX_LANES + 11
 
 
