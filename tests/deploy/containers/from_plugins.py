@@ -106,6 +106,7 @@ def signalled(pid):
 print(json.dumps({
     "seen": sorted({module(pid) for pid in os.listdir("/proc") if pid.isdigit()} - {""}),
     "signalled": sorted({signalled(int(pid)) for pid in sys.argv[1:]}),
+    "foreign": [pid for pid in os.listdir("/proc") if pid.isdigit() and os.stat(f"/proc/{pid}").st_uid != os.getuid()],
 }))
 """
 
@@ -217,7 +218,7 @@ def processes_of_the_services_cannot_be_signalled(stack: Stack) -> None:
     ]
     assert len(pids) >= 2 * len(OTHERS), pids
     seen = stack.python("plugins", _PROCESSES, *pids)
-    assert seen["seen"] == ["plugin_host", "plugin_host.zygote"], seen
+    assert seen["seen"] == ["plugin_host", "plugin_host.zygote"] and seen["foreign"] == [], seen
     assert set(seen["signalled"]) <= {"ProcessLookupError", "something of the plugins", *seen["seen"]}, seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ def main() -> int:
     if not checks:
         print("no check has such a name; these are there:", *(check.__name__ for check in CHECKS), sep="\n  ")
         return 2
+    # What was begun is cleaned up, also when something else ends this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     try:
         version = engine.version()
