@@ -194,6 +194,13 @@ async def test_an_event_ahead_of_its_epoch_is_fetched_once_the_epoch_is_known(ri
     assert await ring.settle() == [("ring.epoch", "two"), 1, 2]
 
 
+async def test_a_replay_out_of_another_ring_is_not_taken_for_this_one(ring: Ring) -> None:
+    ring.subscription.position("one", {})
+    ring.live(3)
+    ring.epoch = "two"
+    assert await ring.settle() == [("ring.lost", 2), 3]
+
+
 async def test_an_epoch_that_is_not_new_changes_nothing(ring: Ring) -> None:
     ring.subscription.restart("one")
     ring.subscription.position("one", {})

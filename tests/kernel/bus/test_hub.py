@@ -262,6 +262,28 @@ async def test_a_callee_that_does_not_read_costs_its_own_callers_only(
     assert memory.outbox_bytes <= 32 * 1024 * 1024
 
 
+async def test_a_message_whose_signal_a_send_has_swallowed_is_noticed(hub: Hub, make_peer: MakePeer) -> None:
+    """The descriptor of a socket is edge-triggered, and sending takes the edge away."""
+    kernel = await make_peer("kernel")
+    memory = await make_peer("memory", serve={"memory.stats": echo})
+    assert await kernel.call("memory.stats", 0, timeout_s=2) == 0
+    remote = hub._switchboard.peers.named("memory")
+    assert remote is not None
+    assert hub._loop is not None
+    for number in range(1, 6):
+        asleep = threading.Event()
+
+        def send_late(asleep: threading.Event = asleep) -> None:
+            asleep.set()
+            time.sleep(0.05)
+            hub._guard(hub._switchboard._outlets.fail, remote, 2**40, Internal("of no call"))
+
+        hub._loop.call_soon_threadsafe(send_late)
+        await asyncio.to_thread(asleep.wait, 2)
+        assert await kernel.call("memory.stats", number, timeout_s=0.8) == number
+    assert memory._outgoing.late_answers == 5
+
+
 async def test_a_restarting_plugin_loses_its_calls_and_gets_new_ones(hub: Hub, make_peer: MakePeer) -> None:
     kernel = await make_peer("kernel")
     first = await make_peer("echo", "builtin", 1)

@@ -204,6 +204,15 @@ def test_a_second_hello_on_the_same_connection_is_one_change_each(board: Board) 
     assert board.last(b"kernel").body["code"] == "unavailable"
 
 
+def test_a_peer_leaves_once(board: Board) -> None:
+    memory = board.join("memory")
+    for _ in range(2):
+        board.switchboard.remove(memory, "its process ended")
+        board.switchboard.drop(memory, "again")
+    assert board.changes == [("memory", "up"), ("memory", "gone")]
+    assert board.control[b"memory"] == []
+
+
 def test_strangers_are_told_to_say_hello(board: Board) -> None:
     board.call(b"stranger", 1, "memory.recall")
     assert board.last(b"stranger").body == {"reason": "say hello first"}

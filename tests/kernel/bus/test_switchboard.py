@@ -112,6 +112,14 @@ def test_a_cancel_takes_the_control_socket_while_the_callee_has_no_urgent_one() 
     assert [sent.kind for sent in board.control[b"memory"]] == ["call", "cancel"]
 
 
+def test_a_cancel_that_the_callee_does_not_take_is_counted(board: Board) -> None:
+    board.call(b"kernel", 7, "memory.recall")
+    board.full.add(b"u-memory")
+    board.send_urgent(b"kernel", wire.CANCEL, call_id=7)
+    assert board.last(b"kernel").body["code"] == "cancelled"
+    assert board.switchboard.counters["cancels_dropped"] == 1
+
+
 def test_a_cancel_that_overtakes_its_call_stops_it_once(board: Board) -> None:
     board.send_urgent(b"kernel", wire.CANCEL, call_id=7)
     board.call(b"kernel", 7, "memory.recall")
