@@ -10,6 +10,7 @@ from kernel.turns.environment import TurnRun
 
 _SHORTEST_RESULT: Final = 500
 """Characters; a result is never cut further."""
+_CUT_HERE: Final = "[cut here: there is no room for the rest of this result]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +94,4 @@ def _cut(message: dict[str, Any], limit: int) -> dict[str, Any]:
     content = message["content"]
     if message["role"] != "tool" or len(content) <= limit:
         return message
-    return {**message, "content": f"{content[:limit]}\n[{len(content) - limit} more characters were left out]"}
+    return {**message, "content": f"{content[:limit]}\n{_CUT_HERE}"}
