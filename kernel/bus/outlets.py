@@ -45,19 +45,19 @@ class Outlets:
         self._on_gone = on_gone
         self._on_stuck = on_stuck
 
-    def deliver(self, peer: RemotePeer, frames: Frames) -> bool:
+    def deliver(self, peer: RemotePeer, frames: Frames, *, is_answer: bool = False) -> bool:
         """Send, or keep until the socket takes it; False when the outbox is full, or the peer is gone."""
         if peer.outbox:
-            return peer.keep(frames)
+            return peer.keep(frames, is_answer=is_answer)
         outcome = self._send_control(peer.control_identity, frames)
         if outcome == GONE:
             self._on_gone(peer, "disconnected")
             return False
-        return outcome == SENT or peer.keep(frames)
+        return outcome == SENT or peer.keep(frames, is_answer=is_answer)
 
     def deliver_or_drop(self, peer: RemotePeer, frames: Frames) -> None:
         """Send what must not be lost: a peer that has no room for it left is dropped."""
-        if peer in self._peers and not self.deliver(peer, frames) and peer in self._peers:
+        if peer in self._peers and not self.deliver(peer, frames, is_answer=True) and peer in self._peers:
             self._on_stuck(peer, "does not read its messages")
 
     def reply(self, peer: RemotePeer, call_id: int, value: Any) -> None:

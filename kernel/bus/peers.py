@@ -13,7 +13,10 @@ from homeagent_sdk.bus import wire
 
 OUTBOX_MESSAGES: Final = 2048
 OUTBOX_BYTES: Final = 32 * 1024 * 1024
-"""A peer that lets more than this wait does not keep up."""
+"""What may wait for a peer that is slow; further calls and casts to it are refused."""
+OUTBOX_ANSWER_MESSAGES: Final = 8192
+OUTBOX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""The same with answers, which are not refused, since it asked for them: a peer that lets more wait is dropped."""
 MAX_EARLY_CANCELS: Final = 256
 MAX_SEEN: Final = 4096
 RUNNING, SUSPECT = "running", "suspect"
@@ -59,13 +62,15 @@ class RemotePeer:
             "waiting": len(self.outbox),
         }
 
-    def keep(self, frames: Sequence[Any]) -> bool:
+    def keep(self, frames: Sequence[Any], *, is_answer: bool = False) -> bool:
         """Queue a message that its socket did not take; False when the queue is full.
 
         An empty queue takes any message, however large.
         """
         size = wire.size_of(frames)
-        if self.outbox and (len(self.outbox) >= OUTBOX_MESSAGES or self.outbox_bytes + size > OUTBOX_BYTES):
+        most_messages = OUTBOX_ANSWER_MESSAGES if is_answer else OUTBOX_MESSAGES
+        most_bytes = OUTBOX_ANSWER_BYTES if is_answer else OUTBOX_BYTES
+        if self.outbox and (len(self.outbox) >= most_messages or self.outbox_bytes + size > most_bytes):
             return False
         self.outbox.append(frames)
         self.outbox_bytes += size

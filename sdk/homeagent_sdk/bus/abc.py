@@ -132,4 +132,7 @@ class BusPeer(Protocol):
         """
 
     def on_welcome(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Run ``callback`` after each welcome: the first, and again whenever the kernel was restarted."""
+        """Run ``callback`` after each welcome: the first, and again whenever the kernel was restarted.
+
+        If the kernel is lost while it runs, it is cancelled: the next welcome begins it anew.
+        """

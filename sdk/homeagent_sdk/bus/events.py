@@ -78,11 +78,13 @@ class EventIntake:
 
     async def close(self, linger_ms: int) -> None:
         """Stop all deliveries and close the socket."""
-        for subscription in list(self._subscriptions):
-            await subscription.cancel()
-        if self._link is not None:
-            self._link.close(linger_ms)
-        self._link = self._socket = None
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.cancel()
+        finally:
+            if self._link is not None:
+                self._link.close(linger_ms)
+            self._link = self._socket = None
 
     def _listen(self) -> zmq.Socket[bytes]:
         if self._socket is None:

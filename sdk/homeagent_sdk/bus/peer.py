@@ -59,10 +59,10 @@ class Peer:
         endpoints: Endpoints | None = None,
     ) -> None:
         self._endpoints = endpoints or Endpoints.in_directory(run_dir)
-        self._owns_context = context is None
-        self._context: zmq.Context[zmq.Socket[bytes]] = context or zmq.Context()
+        self._shared_context = context
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._outgoing = Outgoing()
-        self._uplink = Uplink(self._context, self._endpoints, self._on_control, self._on_urgent, self._on_link)
+        self._uplink = Uplink(self._endpoints, self._on_control, self._on_urgent, self._on_link)
         self._incoming = Incoming(self._send_answer, self._uplink.room)
         self._session = Session(credential, self._uplink.send_handshake, self._welcomed, self._lost)
         self._gate = Gate(self._session, self._uplink)
@@ -70,6 +70,8 @@ class Peer:
         self._welcome: Welcome | None = None
         self._callbacks: list[Callable[[], Awaitable[None]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._welcome_tasks: set[asyncio.Task[Any]] = set()
+        """What a welcome has set going; cancelled when the hub is lost, since the next welcome begins it anew."""
         self._urgent_bound = asyncio.Event()
 
     @property
@@ -93,7 +95,8 @@ class Peer:
         """Connect and be welcomed."""
         if self._uplink.is_open or self._gate.is_closed:
             raise Conflict("this peer was started before", hint="make a new one")
-        self._uplink.open()
+        self._context = self._shared_context or zmq.Context()
+        self._uplink.open(self._context)
         self._spawn(self._session.run(), "bus-session")
         try:
             async with asyncio.timeout(timeout_s):
@@ -117,18 +120,20 @@ class Peer:
         if not self._uplink.is_open or self._gate.is_closed:
             return
         self._gate.is_closed = True
-        await self._incoming.stop()
-        await self._intake.close(_LINGER_MS)
-        if self.is_welcome:
-            self._uplink.send_handshake(wire.BYE, None)
-        self._session.lose("this peer is stopping")
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._uplink.close(_LINGER_MS)
-        if self._owns_context:
-            await asyncio.to_thread(self._context.term)
+        try:
+            await self._incoming.stop()
+            await self._intake.close(_LINGER_MS)
+            if self.is_welcome:
+                self._uplink.send_handshake(wire.BYE, None)
+            self._session.lose("this peer is stopping")
+            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            self._uplink.close(_LINGER_MS)
+            if self._shared_context is None and self._context is not None:
+                await asyncio.to_thread(self._context.term)
 
     def on_welcome(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Run a callback after each welcome."""
@@ -320,10 +325,11 @@ class Peer:
         self._intake.begin_epoch(welcome.epoch)
         self._urgent_bound.clear()
         self._uplink.send_urgent(wire.HELLO, 0, {"session": welcome.session})
-        self._spawn(self._bind_urgent(welcome), "bus-bind-urgent")
-        self._spawn(self._intake.catch_up(welcome.epoch), "bus-resume-events")
-        for callback in self._callbacks:
-            self._spawn(self._run_callback(callback), "bus-on-welcome")
+        self._welcome_tasks = {
+            self._spawn(self._bind_urgent(welcome), "bus-bind-urgent"),
+            self._spawn(self._intake.catch_up(welcome.epoch), "bus-resume-events"),
+            *(self._spawn(self._run_callback(callback), "bus-on-welcome") for callback in self._callbacks),
+        }
 
     async def _bind_urgent(self, welcome: Welcome) -> None:
         """Tell the hub again which connection of its urgent socket is this peer's, until it says that it knows."""
@@ -346,6 +352,9 @@ class Peer:
 
     def _lost(self, reason: str) -> None:
         _log.info("the kernel is lost", reason=reason)
+        for task in self._welcome_tasks - {asyncio.current_task()}:
+            task.cancel()
+        self._welcome_tasks.clear()
         unsent = self._uplink.forget_queues(reason)
         if self._gate.is_closed:
             self._outgoing.fail_all(Cancelled(f"the call ended: {reason}"))
@@ -364,6 +373,7 @@ class Peer:
         return task
 
     def _open_events(self) -> zmq.Socket[bytes]:
+        assert self._context is not None
         socket = open_socket(self._context, zmq.SUB)
         socket.connect(self._endpoints.events)
         return socket

@@ -24,13 +24,11 @@ class Uplink:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
         endpoints: Endpoints,
         on_control: Callable[[list[bytes]], None],
         on_urgent: Callable[[list[bytes]], None],
         on_link: Callable[[bool], None],
     ) -> None:
-        self._context = context
         self._endpoints = endpoints
         self._on_control = on_control
         self._on_urgent = on_urgent
@@ -38,8 +36,9 @@ class Uplink:
         self._control: Link | None = None
         self._urgent: Link | None = None
         self._monitor: Link | None = None
+        self._dropped_when_logged = 0
         self.dropped_messages = 0
-        """Answers, casts and cancels that could not be sent, each with a line in the log."""
+        """Answers, casts and cancels that could not be sent, told in the log."""
 
     @property
     def is_open(self) -> bool:
@@ -56,9 +55,9 @@ class Uplink:
         if self._control is not None:
             await self._control.room()
 
-    def open(self) -> None:
+    def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         """Connect both sockets."""
-        control, urgent = open_socket(self._context, zmq.DEALER), open_socket(self._context, zmq.DEALER)
+        control, urgent = open_socket(context, zmq.DEALER), open_socket(context, zmq.DEALER)
         self._control = Link(control, self._on_control)
         self._urgent = Link(urgent, self._on_urgent)
         if self._endpoints.control.startswith("inproc:"):
@@ -118,9 +117,11 @@ class Uplink:
         return [header["i"] for header in headers if header["k"] == wire.CALL]
 
     def drop(self, what: str, reason: str, count: int = 1) -> None:
-        """Count and log what is lost."""
+        """Count and log what is lost; the more it is, the fewer lines."""
         self.dropped_messages += count
-        _log.warning("dropped", what=what, reason=reason, total=self.dropped_messages)
+        if self.dropped_messages - self._dropped_when_logged >= self._dropped_when_logged // 10:
+            self._dropped_when_logged = self.dropped_messages
+            _log.warning("dropped", what=what, reason=reason, total=self.dropped_messages)
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         kind = parse_monitor_message(frames)["event"]

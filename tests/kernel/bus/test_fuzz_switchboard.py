@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from homeagent_sdk.bus import wire
 from kernel.bus.access import METHODS
 from kernel.bus.parking import MAX_PARKED
-from kernel.bus.peers import MAX_EARLY_CANCELS, OUTBOX_BYTES, OUTBOX_MESSAGES
+from kernel.bus.peers import MAX_EARLY_CANCELS, OUTBOX_ANSWER_BYTES, OUTBOX_ANSWER_MESSAGES
 from tests.kernel.bus.board import Board
 
 MEMBERS = [b"kernel", b"memory", b"provider", b"operator-1", b"echo", b"rogue"]
@@ -165,8 +165,8 @@ class Fuzzed:
         assert {id(peer) for peer in peers._by_session.values()} == {id(peer) for peer in known}
         assert all(peer in peers for peer in peers._by_urgent.values())
         for peer in known:
-            assert len(peer.outbox) <= OUTBOX_MESSAGES
-            assert peer.outbox_bytes == sum(wire.size_of(frames) for frames in peer.outbox) <= OUTBOX_BYTES
+            assert len(peer.outbox) <= OUTBOX_ANSWER_MESSAGES
+            assert peer.outbox_bytes == sum(wire.size_of(frames) for frames in peer.outbox) <= OUTBOX_ANSWER_BYTES
             assert len(peer._early_cancels) <= MAX_EARLY_CANCELS
         deadline = switchboard.next_deadline()
         assert (deadline is not None) == bool(len(routes) or switchboard.parked)

@@ -100,6 +100,7 @@ def test_every_method_has_its_bodies_described_and_no_other() -> None:
         ("calls under way", [routes.MAX_PER_CALLER, routes.MAX_ROUTES]),
         ("calls that wait for a service", [MAX_PARKED, MAX_PARKED_BYTES]),
         ("messages that wait for a slow peer", [peers.OUTBOX_MESSAGES, peers.OUTBOX_BYTES]),
+        ("the same with answers that wait for it", [peers.OUTBOX_ANSWER_MESSAGES, peers.OUTBOX_ANSWER_BYTES]),
         ("remembered early cancels", [peers.MAX_EARLY_CANCELS]),
         ("stream window", [wire.MAX_WINDOW]),
         ("deadline", [wire.MAX_DEADLINE_MS]),

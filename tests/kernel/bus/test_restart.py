@@ -308,3 +308,39 @@ async def test_start_says_that_there_is_no_kernel(tmp_path: Path) -> None:
     peer = Peer(tmp_path, KeyCredential("memory", KEYS["memory"]))
     with pytest.raises(TimedOut, match="homeagent up"):
         await peer.start(0.1)
+
+
+async def test_what_a_welcome_has_set_going_ends_with_the_kernel_that_gave_it(
+    kernel: HubProcess, make_peer: MakePeer
+) -> None:
+    memory = await make_peer("memory")
+    running: list[str | None] = []
+    ended: list[str | None] = []
+
+    async def register() -> None:
+        epoch = memory.epoch
+        running.append(epoch)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(epoch)
+
+    memory.on_welcome(register)
+    epochs = []
+    for _ in range(2):
+        await kernel.kill()
+        await kernel.start()
+        await until(lambda: running and running[-1] == kernel.epoch)
+        epochs.append(kernel.epoch)
+    assert running == epochs
+    assert ended == epochs[:1]
+
+
+async def test_a_peer_that_never_started_leaves_nothing_behind(tmp_path: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        peer = Peer(tmp_path, KeyCredential("memory", KEYS["memory"]))
+        await peer.stop()
+        with pytest.raises(Cancelled):
+            await peer.call("memory.stats")
+    assert len(os.listdir("/proc/self/fd")) == descriptors

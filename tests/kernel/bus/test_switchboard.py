@@ -6,7 +6,7 @@ import pytest
 
 from homeagent_sdk.bus import wire
 from kernel.bus.parking import MAX_PARKED, MAX_PARKED_BYTES
-from kernel.bus.peers import MAX_EARLY_CANCELS, OUTBOX_BYTES, OUTBOX_MESSAGES
+from kernel.bus.peers import MAX_EARLY_CANCELS, OUTBOX_ANSWER_MESSAGES, OUTBOX_BYTES, OUTBOX_MESSAGES
 from kernel.bus.routes import MAX_PER_CALLER
 from tests.kernel.bus.board import Board
 
@@ -208,7 +208,7 @@ def test_an_outbox_is_bounded_by_bytes_too(board: Board) -> None:
 def test_a_peer_that_does_not_take_its_answers_is_dropped(board: Board) -> None:
     board.join("operator-1")
     board.full.add(b"operator-1")
-    for number in range(OUTBOX_MESSAGES + 1):
+    for number in range(OUTBOX_ANSWER_MESSAGES + 1):
         board.call(b"operator-1", number + 1, "memory.stats")
         board.send(b"memory", wire.REPLY, 1, call_id=board.last(b"memory").call_id)
     assert board.switchboard.peers.named("operator-1") is None
@@ -216,6 +216,18 @@ def test_a_peer_that_does_not_take_its_answers_is_dropped(board: Board) -> None:
     board.full.clear()
     board.call(b"operator-1", 1, "memory.stats")
     assert board.last(b"operator-1").kind == "bye"
+
+
+def test_a_peer_that_is_flooded_with_calls_still_gets_its_own_answers(board: Board) -> None:
+    board.call(b"memory", 1, "kernel.status")
+    route = board.last(b"kernel").call_id
+    board.full.add(b"memory")
+    for number in range(OUTBOX_MESSAGES + 5):
+        board.call(b"kernel", number + 1, "memory.recall")
+    board.send(b"kernel", wire.REPLY, "ready", call_id=route)
+    board.full.clear()
+    board.switchboard.flush()
+    assert board.last(b"memory").body == "ready"
 
 
 def test_a_cast_that_cannot_be_delivered_is_counted(board: Board) -> None:
