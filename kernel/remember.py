@@ -52,6 +52,7 @@ class Rememberer:
         """Turns that the memory cannot take; they stay unmarked in the journal."""
         self._must_read_journal = True
         self._is_telling_from_journal = False
+        self._marking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -184,13 +185,10 @@ class Rememberer:
             _log.warning("told turns could not be marked", reason=str(error))
 
     async def _mark_told(self) -> None:
-        told, self._told = self._told, []
-        try:
-            if told:
+        async with self._marking:
+            if told := self._told[:]:
                 await self._mark(told)
-        except BaseException:
-            self._told = told + self._told
-            raise
+                del self._told[: len(told)]
 
 
 def event_of(turn: JournaledTurn) -> Event:

@@ -46,6 +46,44 @@ def test_a_timeline_keeps_within_its_budget_even_of_protected_turns() -> None:
     assert sum(turn.tokens for turn in kept) <= 2000
 
 
+def test_one_giant_turn_does_not_push_out_the_others() -> None:
+    timeline = Timeline([*turns(5), PastTurn("giant", "word " * 10_000, "answer"), PastTurn("last", "hi", "hello")])
+    assert [turn.turn_id for turn in timeline.within(30, 2000, 10)] == ["t0", "t1", "t2", "t3", "t4", "last"]
+
+
+def test_the_last_turn_stays_as_long_as_it_fits() -> None:
+    timeline = Timeline([*turns(5, words=100), PastTurn("long", "word " * 1200, "answer")])
+    assert [turn.turn_id for turn in timeline.within(30, 1700, 10)] == ["long"]
+
+
+def test_a_long_input_leaves_out_turns_this_once() -> None:
+    timeline = Timeline(turns(10, words=50))
+    assert [turn.turn_id for turn in timeline.within(30, 2000, 10, 250)] == ["t7", "t8", "t9"]
+    assert timeline.within(30, 2000, 10, 0) == []
+    assert len(timeline.within(30, 2000, 10, 2000)) == 10
+
+
+def test_what_was_pruned_stays_pruned_and_the_count_stays_right() -> None:
+    timeline = Timeline(turns(100))
+    kept = timeline.within(30, 100_000, 10)
+    assert len(kept) == 20
+    assert timeline._tokens == sum(turn.tokens for turn in kept)
+
+
+async def test_a_turn_that_ends_is_in_the_timeline_once() -> None:
+    journal = turns(2)
+
+    async def load(channel: str, conversation: str, principal: str) -> list[PastTurn]:
+        return list(journal)
+
+    timelines, lane = Timelines(load), ("webui", "c1", "owner")
+    journal.append(PastTurn("new", "x", "y"))
+    timelines.append(lane, journal[-1])  # nobody has read this lane yet
+    assert [turn.turn_id for turn in (await timelines.of(lane)).within(30, 9999, 10)] == ["t0", "t1", "new"]
+    timelines.append(lane, PastTurn("newer", "x", "y"))
+    assert len((await timelines.of(lane)).within(30, 9999, 10)) == 4
+
+
 async def test_timelines_are_read_once_and_bounded() -> None:
     reads = []
 
