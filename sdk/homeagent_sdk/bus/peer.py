@@ -12,6 +12,7 @@ import zmq
 
 from homeagent_sdk.bus import wire
 from homeagent_sdk.bus.abc import EventHandler, Handler, StreamHandler
+from homeagent_sdk.bus.allocator import keep_freed_memory
 from homeagent_sdk.bus.context import current_trace, detached, new_trace, time_left
 from homeagent_sdk.bus.credential import Credential
 from homeagent_sdk.bus.events import EventIntake
@@ -95,6 +96,7 @@ class Peer:
         """Connect and be welcomed."""
         if self._uplink.is_open or self._gate.is_closed:
             raise Conflict("this peer was started before", hint="make a new one")
+        keep_freed_memory()
         self._context = self._shared_context or zmq.Context()
         self._uplink.open(self._context)
         self._spawn(self._session.run(), "bus-session")
