@@ -98,10 +98,7 @@ class Rememberer:
         is_queue_all = not self._must_read_journal and not self._is_telling_from_journal
         if self._settled.is_set() or (is_queue_all and all(event["lane"] == own for event in self._waiting)):
             return
-        try:
-            await asyncio.wait_for(self._settled.wait(), timeout_s)
-        except TimeoutError:
-            return
+        await _moment(self._settled, timeout_s)
 
     async def _work(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -114,15 +111,9 @@ class Rememberer:
             except HomeAgentError as error:
                 _log.warning("the memory was not told yet", reason=str(error), again_in_s=pause_s)
                 self._must_read_journal = True
-                await self._wait_for_wake(pause_s)
+                await _moment(self._wake, pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 self._wake.set()
-
-    async def _wait_for_wake(self, pause_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), pause_s)
-        except TimeoutError:
-            return
 
     async def _tell_all(self) -> None:
         while self._must_read_journal:
@@ -189,6 +180,15 @@ class Rememberer:
             if told := self._told[:]:
                 await self._mark(told)
                 del self._told[: len(told)]
+
+
+async def _moment(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but not long. ``wait_for`` would swallow a cancel that comes together with the event."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
 
 
 def event_of(turn: JournaledTurn) -> Event:

@@ -112,7 +112,7 @@ class TurnFeed:
 
     def reset(self) -> None:
         """What the model wrote so far is void."""
-        if not self._is_blank:
+        if not self._is_blank and self._outcome is None:
             self._is_blank = True
             self._text.clear()
             self._tell({"type": "reset"})

@@ -13,7 +13,7 @@ import pytest_asyncio
 from homeagent_sdk.errors import HomeAgentError, Internal, Invalid, Unavailable
 from homeagent_sdk.testing import LocalBus
 from kernel.journal import Journal, NewTurn
-from kernel.remember import Rememberer, event_of
+from kernel.remember import Rememberer, event_of, event_of_frame
 from kernel.turns.frame import SCHEMA_VERSION, TurnFrame
 from tests.kernel.world import until
 
@@ -234,12 +234,23 @@ async def test_settling_does_not_wait_long(house: House) -> None:
     house.memory.gate.set()
 
 
+async def test_a_stop_that_comes_with_the_memory_is_not_lost(house: House) -> None:
+    house.memory.gate.clear()
+    house.rememberer.start()
+    await house.finish("t1")
+    waiting = asyncio.create_task(house.rememberer.settle(60, ("webui", "c2")))
+    await asyncio.sleep(0.01)
+    house.rememberer._settled.set()  # the event has come, the task has not gone on yet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    house.memory.gate.set()
+
+
 def test_the_event_holds_the_words_of_both_sides_and_never_the_prompt() -> None:
     frame = TurnFrame("t1", "webui", "c1", "owner", "as it came", 5.0, speaker="Anna", kind="self")
     frame.raw_message = "as plugins left it"
     frame.hits, frame.context = [{"text": "recalled"}], [{"role": "system", "content": "prompt"}]
-    from kernel.remember import event_of_frame
-
     event = event_of_frame(frame, "answer")
     assert (event["input"], event["response"], event["speaker"], event["origin"]) == (
         "as plugins left it",

@@ -69,6 +69,17 @@ async def test_text_that_nobody_had_read_when_it_was_withdrawn_is_not_sent() -> 
     assert rest == [("reset", None), ("delta", "right"), ("outcome", "done")]
 
 
+async def test_nothing_follows_the_outcome() -> None:
+    feed = TurnFeed()
+    items = feed.follow()
+    feed.start()
+    await anext(items)
+    feed.delta("the answer")
+    feed.close(OUTCOME)
+    feed.reset()
+    assert [item["type"] async for item in items] == ["delta", "outcome"]
+
+
 async def test_thoughts_alone_are_withdrawn_too() -> None:
     feed = TurnFeed()
     reading = asyncio.create_task(all_of(feed))
