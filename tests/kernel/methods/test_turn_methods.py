@@ -144,6 +144,7 @@ async def test_odd_texts_come_through_unchanged(world: World, text: str) -> None
 async def test_the_longest_input_is_taken_and_forgets_no_conversation(world: World) -> None:
     await world.ask("my cat is Tom")
     assert (await world.ask("汉" * 4 * 1024 * 1024))["outcome"] == "answer"
+    assert world.memory.recalled[-1]["budget_tokens"] == 1, "less than that the memory refuses"
     await world.ask("and what is my cat called?")
     assert "my cat is Tom" in str(world.provider.last) and len(str(world.provider.last)) < 100_000
 

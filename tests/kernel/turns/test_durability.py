@@ -231,6 +231,30 @@ async def test_of_a_batch_only_what_was_not_done_is_done(world: World) -> None:
     await successor.stop()
 
 
+async def test_the_result_of_a_tool_that_must_not_run_twice_is_recorded_before_anything_else_runs(world: World) -> None:
+    entered = asyncio.Event()
+    tools = [tool("act"), tool("look", idempotent=True)]
+
+    async def look_hangs(body: Item) -> Item:
+        if body["tool"] == "look":
+            entered.set()
+            await asyncio.sleep(60)
+        return {"content": "did it"}
+
+    plugin = await world.plugin("p", tools=tools)
+    plugin.on_tool = look_hangs
+    world.provider.scripts.append(calls(("act", {}), ("look", {})))
+    turn_id = await world.submit()
+    await entered.wait()
+    await world.crash()
+    successor = await world.again(is_open=False)
+    await successor.plugin("p", tools=tools)
+    successor.lanes.open()
+    await successor.follow(turn_id)
+    assert [m["content"] for m in successor.provider.last if m["role"] == "tool"] == ["did it", "done"]
+    await successor.stop()
+
+
 async def test_turns_that_are_taken_up_wait_for_their_plugins(world: World) -> None:
     turn_id, _ = await running(world)
     await world.crash()
@@ -280,10 +304,14 @@ async def test_a_turn_that_only_waited_is_not_blamed(world: World) -> None:
     await running(world)
     waiting = await world.submit("I only waited")
     await world.crash()
-    second = await kernel_that_hangs(world)
+    second = await World(world.folder).start(is_open=False)
+    started = asyncio.Event()
+    second.provider.scripts += [says("the first is done"), waits(asyncio.Event(), started=started)]
+    second.lanes.open()
+    await started.wait()
     await second.crash()
     third = await World(world.folder).start()
-    assert (await third.follow(waiting))[-1]["outcome"] == "answer"
+    assert (await third.follow(waiting))[-1]["outcome"] == "answer", "it ran in one crash only"
     await third.stop()
 
 
@@ -312,6 +340,32 @@ async def test_a_crash_after_a_stop_on_purpose_counts(world: World) -> None:
     await last.stop()
 
 
+@pytest.mark.parametrize(("redelivery", "times"), [("at_most_once", 0), ("at_least_once", 1)])
+async def test_an_answer_that_was_being_sent_is_sent_again_only_if_it_may_be(
+    world: World, redelivery: str, times: int
+) -> None:
+    entered = asyncio.Event()
+
+    async def hang(body: Item) -> Item:
+        entered.set()
+        await asyncio.sleep(60)
+        return {}
+
+    outputs = [{"name": "chat", "description": "x", "redelivery": redelivery}]
+    plugin = await world.plugin("chat", outputs=outputs)
+    plugin.on_output = hang
+    turn_id = await world.submit("a timer fires", channel="chat", kind="self")
+    await entered.wait()
+    await world.crash()
+    successor = await world.again(is_open=False)
+    again = await successor.plugin("chat", outputs=outputs)
+    successor.lanes.open()
+    assert (await successor.follow(turn_id))[-1]["text"] == "ok"
+    assert [body["output_id"] for body in again.sent] == [turn_id] * times
+    assert not successor.provider.requests, "the answer was there already"
+    await successor.stop()
+
+
 # -- one outcome --------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +387,8 @@ async def test_a_turn_that_has_its_outcome_gets_no_second_one(world: World) -> N
     assert len(world.published("turn.finished")) == 1 and len(await world.told()) == 1
 
 
-async def test_a_stop_that_comes_while_the_outcome_is_recorded_comes_too_late(world: World) -> None:
+def slow_finish(world: World) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let outcomes be recorded only when told so; returns what tells that one is to be, and what lets it."""
     reached, go = asyncio.Event(), asyncio.Event()
     real = world.journal.finish
 
@@ -343,6 +398,25 @@ async def test_a_stop_that_comes_while_the_outcome_is_recorded_comes_too_late(wo
         await real(*positional, **named)
 
     world.journal.finish = slow  # type: ignore[method-assign]
+    return reached, go
+
+
+async def test_a_second_stop_does_not_disturb_the_first(world: World) -> None:
+    turn_id, _ = await running(world)
+    reached, go = slow_finish(world)
+    following = asyncio.create_task(world.follow(turn_id))
+    where = {"channel": "webui", "conversation": "c1"}
+    assert await world.web.call("kernel.stop", where) == {"stopped": True}
+    await reached.wait()
+    assert await world.web.call("kernel.stop", where) == {"stopped": False}
+    go.set()
+    outcome = (await following)[-1]
+    assert (outcome["outcome"], outcome["text"]) == ("stopped", "half")
+    assert (await world.row(turn_id)).outcome == "stopped"
+
+
+async def test_a_stop_that_comes_while_the_outcome_is_recorded_comes_too_late(world: World) -> None:
+    reached, go = slow_finish(world)
     turn_id = await world.submit()
     following = asyncio.create_task(world.follow(turn_id))
     await reached.wait()

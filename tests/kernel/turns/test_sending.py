@@ -108,7 +108,7 @@ async def test_a_required_guard_that_fails_ends_the_turn_and_nothing_is_sent(wor
     guard.on_stage = broken
     world.provider.scripts += [calls(("output_send__chat", {"payload": "hello"})), says("done")]
     assert (await world.ask())["error"]["code"] == "unavailable"
-    assert not chat.sent
+    assert not chat.sent and len(world.provider.requests) == 1
 
 
 async def test_every_send_of_a_turn_has_an_id_of_its_own(world: World) -> None:
