@@ -353,6 +353,15 @@ def stage(name: str, *changes: str, **more: Any) -> Item:
     return {"stage": name, "changes": list(changes), **more}
 
 
+async def half_said(world: World, text: str = "long story") -> tuple[str, asyncio.Event]:
+    """Begin a turn whose model says half of it; returns the turn, and what lets it say the rest."""
+    never, started = asyncio.Event(), asyncio.Event()
+    world.provider.scripts.append(waits(never, "half", started=started))
+    turn_id = await world.submit(text)
+    await started.wait()
+    return turn_id, never
+
+
 async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
     """Wait for what another task does."""
     async with asyncio.timeout(seconds):
