@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from homeagent_sdk.errors import Invalid, NotFound, Unavailable
-from kernel.config import ConfigRegistry, config_database, parse_overrides
+from kernel.config import ConfigRegistry, parse_overrides
 from kernel.config.core_settings import CORE_SETTINGS
 from kernel.config.definitions import Definition
 from kernel.config.documentation import documentation
@@ -17,14 +17,6 @@ from kernel.config.values import duration_s, normalise
 ROOT = Path(__file__).parents[2]
 PORT = {"key": "port", "type": "int", "default": 8080, "description": {"en": "port", "zh": "端口"}}
 KEY = {"key": "api_key", "type": "secret", "default": "", "description": {"en": "key"}}
-
-
-@pytest.fixture
-async def database(tmp_path):
-    database = config_database(tmp_path / "config.db")
-    await database.open()
-    yield database
-    await database.close()
 
 
 @pytest.fixture

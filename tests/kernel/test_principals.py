@@ -6,16 +6,7 @@ import re
 import pytest
 
 from homeagent_sdk.errors import Conflict, Denied, Invalid, NotFound, Unavailable
-from kernel.config import config_database
 from kernel.principals import Principals
-
-
-@pytest.fixture
-async def database(tmp_path):
-    database = config_database(tmp_path / "config.db")
-    await database.open()
-    yield database
-    await database.close()
 
 
 @pytest.fixture
