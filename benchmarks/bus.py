@@ -28,7 +28,8 @@ import structlog
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from homeagent_sdk.bus import CallContext, Event, KeyCredential, Peer
-from kernel.bus import Hub, tune_interpreter
+from homeagent_sdk.process import lower_switch_interval
+from kernel.bus import Hub
 
 KEYS = {name: name.ljust(40, "x") for name in ("memory", "provider", "host", "operator")}
 SIZES = {"200B": 200, "4KiB": 4096, "1MiB": 1024 * 1024}
@@ -145,7 +146,7 @@ async def _ask(run_dir: Path, seconds: float) -> None:
 
 
 async def _run(seconds: float) -> dict[str, Any]:
-    tune_interpreter()
+    lower_switch_interval()
     with tempfile.TemporaryDirectory(prefix="bus-") as name:
         run_dir = Path(name)
         hub = Hub(run_dir, KEYS)

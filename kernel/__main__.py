@@ -22,6 +22,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return process.EXIT_CONFIGURATION
     process.die_with_parent()
+    # With the default of 5 ms a busy turn alone would use up the hub's whole budget of lag.
     process.lower_switch_interval()
     parser = argparse.ArgumentParser(prog="python -m kernel", description="The kernel of HomeAgent.")
     parser.add_argument("--data-dir", required=True)

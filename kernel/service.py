@@ -13,7 +13,7 @@ from homeagent_sdk.bus import Event
 from homeagent_sdk.errors import HomeAgentError
 from homeagent_sdk.logging import set_level
 from homeagent_sdk.paths import DataDir
-from kernel.bus import Hub, KernelPeer, read_keys
+from kernel.bus import Hub, KernelPeer, access, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
@@ -39,7 +39,6 @@ _TIMELINE_TURNS: Final = 200
 _ASK_TIMEOUT_S: Final = 5.0
 _PLUGINS_BACK_S: Final = 10.0
 _PLUGINS_POLL_S: Final = 0.1
-_PLUGIN_TIERS: Final = ("builtin", "external")
 _log = structlog.get_logger("kernel")
 
 
@@ -187,7 +186,7 @@ class Kernel:
             return
         if what == "gone":
             self._peer_states.pop(name, None)
-            if peer["tier"] in _PLUGIN_TIERS:
+            if peer["tier"] in access.PLUGIN_TIERS:
                 self._plugins.forget(name, peer["generation"])
             return
         self._peer_states[name] = "suspect" if what == "suspect" else "running"

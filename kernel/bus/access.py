@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 KERNEL, SERVICE, OPERATOR, BUILTIN, EXTERNAL = "kernel", "service", "operator", "builtin", "external"
-TIERS: Final = (KERNEL, SERVICE, OPERATOR, BUILTIN, EXTERNAL)
+PLUGIN_TIERS: Final = (BUILTIN, EXTERNAL)
+TIERS: Final = (KERNEL, SERVICE, OPERATOR, *PLUGIN_TIERS)
 
 SERVICES: Final = ("kernel", "memory", "provider", "host")
 """Peers that are expected to be there: a call to one that is restarting waits within its deadline."""

@@ -75,7 +75,7 @@ class Admission:
         """
         if not _NAME.fullmatch(name) or name in access.RESERVED or name.startswith("operator"):
             raise Invalid(f"{name[:80]!r} cannot be the name of a plugin", field="name", hint="choose another name")
-        if tier not in (access.BUILTIN, access.EXTERNAL):
+        if tier not in access.PLUGIN_TIERS:
             raise Invalid(f"{tier[:80]!r} is not a tier of plugins", field="tier")
         if not 0 <= generation < 2**31:
             raise Invalid(f"{generation} is not a generation", field="generation", hint="count the starts from 1")

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -348,11 +347,3 @@ def _pid_of(frame: zmq.Frame) -> int:
         return 0
     parts = str(address).split(":")
     return int(parts[3]) if len(parts) == 4 and parts[3].isdigit() else 0
-
-
-def tune_interpreter() -> None:
-    """Make the interpreter hand over between the kernel's thread and the hub's ten times as often as by default.
-
-    With the default of 5 ms a busy turn alone would use up the hub's whole budget of lag.
-    """
-    sys.setswitchinterval(0.0005)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from homeagent_sdk.bus.wire import DEFAULT_WINDOW
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -115,7 +117,9 @@ class BusPeer(Protocol):
         :raises HomeAgentError: the typed error that the callee or the hub answered
         """
 
-    def stream(self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = 64) -> Stream:
+    def stream(
+        self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = DEFAULT_WINDOW
+    ) -> Stream:
         """Call a streaming method; ``window`` items at most wait unread on the way."""
 
     async def cast(self, method: str, body: Any = None) -> None:

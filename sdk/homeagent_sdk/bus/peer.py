@@ -171,7 +171,7 @@ class Peer:
             pause_s = min(pause_s * 2, _LONGEST_RETRY_S)
 
     def stream(
-        self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = 64
+        self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = wire.DEFAULT_WINDOW
     ) -> IncomingStream:
         """Call a streaming method."""
         frames = wire.encode_body(body)

@@ -224,7 +224,6 @@ class Plugin:
         model: str | None = None,
         level: str = "L2",
         kind: Literal["user", "self"] = "user",
-        output: str | None = None,
         timeout_s: float = 60.0,
     ) -> Turn:
         """Give the agent an input. When this returns, the input is on disk and will get an outcome.
@@ -237,7 +236,6 @@ class Plugin:
         :param model: a configured model's name; default: the first that works
         :param level: L1 (background) to L4; external plugins at most L3
         :param kind: ``self``: the agent acts by itself, nobody typed this
-        :param output: the output channel that the answer goes to; default: the input's own
         :raises Invalid: the text is empty
         :raises Overloaded: the lane's queue is full
         :raises NotFound: the model is not configured
@@ -254,7 +252,6 @@ class Plugin:
             "model": model,
             "level": level,
             "kind": kind,
-            "output": output,
         }
         answer = await self.bus.call("kernel.submit", body, timeout_s=timeout_s, idempotent=True)
         return Turn(self.bus, answer["turn_id"], answer["status"])

@@ -13,6 +13,7 @@ from typing import Any, Self
 import msgpack
 
 from homeagent_sdk.bus.abc import CallContext, Event, EventHandler, Handler, Origin, StreamHandler
+from homeagent_sdk.bus.wire import DEFAULT_WINDOW
 from homeagent_sdk.errors import HomeAgentError, Internal, NotFound, TimedOut
 
 
@@ -154,7 +155,7 @@ class LocalPeer:
             raise Internal(f"{method} failed: {error!r}") from error
 
     def stream(
-        self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = 64
+        self, method: str, body: Any = None, *, timeout_s: float | None = None, window: int = DEFAULT_WINDOW
     ) -> _LocalStream:
         """Call a streaming handler."""
         handler = self._bus.find(method)._streams.get(method)
