@@ -124,7 +124,6 @@ class TurnFrame:
     is_wrapping_up: bool = False
     shrunk: int = 0
     llm_text: str = ""
-    reasoning: str = ""
     opaque: dict[str, Any] | None = None
     final_text: str | None = None
     finish_reason: str = "stop"
@@ -180,7 +179,7 @@ class TurnFrame:
 
 _FRAME: Final = tuple(each.name for each in fields(TurnFrame))
 _WORKING: Final = frozenset(
-    {"hits", "context", "tail", "calls", "recent_calls", "fetched", "llm_text", "reasoning", "opaque", "final_text"}
+    {"hits", "context", "tail", "calls", "recent_calls", "fetched", "llm_text", "opaque", "final_text"}
 )
 _LASTING: Final = tuple(name for name in _FRAME if name not in _WORKING)
 

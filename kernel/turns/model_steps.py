@@ -86,7 +86,6 @@ def _take_in(run: TurnRun, request: Mapping[str, Any], done: Mapping[str, Any]) 
         int(usage.get("prompt_tokens") or 0),
     )
     frame.llm_text = str(message.get("content") or "")
-    frame.reasoning = str(message.get("reasoning") or "")
     frame.opaque = message.get("opaque")
     frame.finish_reason = str(done.get("finish_reason") or "stop")
     frame.is_partial = bool(done.get("partial"))
