@@ -9,9 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.fakes.openai_server import FakeOpenAI
 from tests.home import API_KEY, Home
+
+
+@pytest.fixture(autouse=True)
+def _own_log_configuration() -> Iterator[None]:
+    """Undo what a test made of structlog's configuration: it is global, and other tests read what is logged."""
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    yield
+    if was_configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 @contextmanager
