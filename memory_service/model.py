@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+CONTEXT: Final = "context"
+DOCUMENT: Final = "document"
+GRAPH: Final = "graph"
+TIERS: Final = (CONTEXT, DOCUMENT, GRAPH)
+"""Who owns an event: the working window, an archive document, or the graph. Moving it is one transaction."""
+
+
+def estimated_tokens(text: str) -> int:
+    """Return about how many tokens a text is: one for each Chinese character, one for four letters of others.
+
+    Meant to be rather too high than too low; the sources' tokenizers differ by a third.
+    """
+    wide = sum(character >= "\u2e80" for character in text)
+    return wide + -(-(len(text) - wide) // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,8 @@ class Event:
     :ivar shared: the whole household may see it
     :ivar time: when it happened, seconds since 1970, wall clock
     :ivar origin: ``user``, or ``self`` for what the agent began
+    :ivar tier: who owns it now, one of :data:`TIERS`; an event is always appended to the context
+    :ivar document: id of the archive document that it is part of, None in the context
     """
 
     id: str
@@ -45,6 +63,8 @@ class Event:
     tools_used: tuple[str, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
     origin: str = "user"
+    tier: str = CONTEXT
+    document: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +135,103 @@ class Recalled:
     hits: tuple[Hit, ...]
     no_record: bool
     omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InContext:
+    """What must be known of an event of the context to decide whether it stays there.
+
+    :ivar number: its number in the store, by which its vectors are found
+    :ivar tokens: what it costs in the prompt, estimated
+    """
+
+    id: str
+    number: int
+    channel: str
+    conversation: str
+    time: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A text that was written into the memory on purpose.
+
+    :ivar id: writing it again under the same id replaces its text
+    :ivar visible_to: the principals who may see it; empty if ``shared``
+    :ivar time: when it was written, seconds since 1970
+    :ivar source_event: the turn in which it was written
+    """
+
+    id: str
+    principal: str
+    visible_to: tuple[str, ...]
+    shared: bool
+    time: float
+    content: str
+    summary: str
+    tags: tuple[str, ...] = ()
+    source_event: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as it is stored.
+
+    :ivar kind: ``archive`` for a group of events, ``note`` for a text written on purpose
+    :ivar events: the ids of an archive's events, oldest first
+    :ivar first_time: when the oldest of them happened, with ``last_time`` the newest; for a note, when it was written
+    :ivar reads: how often it was read deliberately; what recall shows by itself does not count
+    """
+
+    id: str
+    kind: str
+    tier: str
+    principal: str
+    visible_to: tuple[str, ...]
+    shared: bool
+    first_time: float
+    last_time: float
+    summary: str
+    content: str
+    tags: tuple[str, ...]
+    events: tuple[str, ...]
+    reads: int
+    last_read: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoteCandidate:
+    """A note that has words of the question in it; see :class:`Candidate`."""
+
+    note: Note
+    relevance: float
+    matched: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteSearch:
+    """What the store knows of a question among notes; see :class:`Search`."""
+
+    candidates: tuple[NoteCandidate, ...]
+    total: int
+    frequencies: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToEmbed:
+    """An item that has no vector yet.
+
+    :ivar kind: ``event``, ``document``, ``relation`` or ``media``
+    :ivar number: its number in the store, within its kind
+    :ivar audience: the number of the audience that may see it
+    :ivar parts: what to encode: texts by the name of the part; empty if there is nothing to encode
+    """
+
+    kind: str
+    number: int
+    audience: int
+    parts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

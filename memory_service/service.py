@@ -12,7 +12,7 @@ from homeagent_sdk.errors import HomeAgentError
 from memory_service.model import Event
 from memory_service.recall.recall import Recall
 from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.words.segmenter import Segmenter
 
 
@@ -22,7 +22,7 @@ class MemoryService:
     Who may call what is the hub's to decide; that nobody sees another's events is decided here and in the store.
     """
 
-    def __init__(self, peer: BusPeer, store: EventStore, segmenter: Segmenter) -> None:
+    def __init__(self, peer: BusPeer, store: Store, segmenter: Segmenter) -> None:
         self._peer = peer
         self._store = store
         self._segmenter = segmenter
@@ -45,7 +45,7 @@ class MemoryService:
         event = parse_append(body)
         if event is None:
             return {"stored": False}
-        if await self._store.append(event):
+        if await self._store.events.append(event):
             await self._tell(event)
         return {"stored": True}
 
@@ -69,7 +69,7 @@ class MemoryService:
 
     async def stats(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Count what there is."""
-        return asdict(await self._store.stats())
+        return asdict(await self._store.upkeep.stats())
 
     async def health(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Say how the service is, without touching the disk."""

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memory_service.model import Event, Hit
+from memory_service.model import Event, Hit, estimated_tokens
 
 _EVENT_OVERHEAD_TOKENS = 16
 """What the prompt puts around an event: its time, its speaker, its id."""
-
-
-def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text is: one for each Chinese character, one for four letters of others.
-
-    Meant to be rather too high than too low; the sources' tokenizers differ by a third.
-    """
-    wide = sum(character >= "\u2e80" for character in text)
-    return wide + -(-(len(text) - wide) // 4)
 
 
 def within(hits: Iterable[Hit], limit: int, budget_tokens: int) -> tuple[list[Hit], int]:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from memory_service.model import Recalled
 from memory_service.recall.budget import within
 from memory_service.recall.ranking import is_no_record, rank
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
 
@@ -19,7 +19,7 @@ CANDIDATES = 32
 class Recall:
     """Answers questions out of a store."""
 
-    def __init__(self, store: EventStore, segmenter: Segmenter) -> None:
+    def __init__(self, store: Store, segmenter: Segmenter) -> None:
         self._store = store
         self._segmenter = segmenter
 
@@ -44,7 +44,7 @@ class Recall:
         asked = await asyncio.to_thread(terms, query, self._segmenter)
         if not asked:
             return Recalled((), no_record=True)
-        search = await self._store.find(asked, audience, exclude, max(CANDIDATES, limit))
+        search = await self._store.events.find(asked, audience, exclude, max(CANDIDATES, limit))
         ranked = rank(search, asked)
         if budget_tokens is None:
             hits, omitted = ranked[:limit], 0

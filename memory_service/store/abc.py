@@ -1,35 +1,59 @@
-"""What the memory service asks of a store. Any other store must pass the same tests (``tests/memory_service``)."""
+"""What the memory service asks of a store. Any other store must pass the same tests (``tests/memory_service/store``).
+
+A store is opened by ``__main__`` and called from one event loop, by any number of tasks at once. No method blocks the
+loop. Every method may raise :class:`~homeagent_sdk.errors.Unavailable` if the medium fails (full, broken, gone), with
+its path and what to do, and :class:`~homeagent_sdk.errors.Overloaded` if too many requests wait already. What a method
+wrote is safe on the medium when it returns, all of it or nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from memory_service.model import Event, Search, Stats, Term
+from memory_service.model import (
+    Document,
+    Event,
+    InContext,
+    Note,
+    NoteSearch,
+    Search,
+    Stats,
+    Term,
+    ToEmbed,
+)
 
 
 class EventStore(Protocol):
-    """Keeps events and finds them by their words.
-
-    Made and opened by ``__main__``, called by :mod:`memory_service.service` and :mod:`memory_service.recall` from one
-    event loop, by any number of tasks at once. No method blocks the loop. Every method may raise
-    :class:`~homeagent_sdk.errors.Unavailable` if the medium fails (full, broken, gone), with its path and what to do,
-    and :class:`~homeagent_sdk.errors.Overloaded` if too many requests wait already.
-    """
+    """Keeps events, in whichever tier, and finds them by their words."""
 
     async def append(self, event: Event) -> bool:
-        """Store an event, with its words and with who may see it, all or nothing.
+        """Store an event with its words, in the context.
 
         Called once for each finished turn, and again when the caller does not know whether it succeeded.
 
-        :returns: True if it is new, False if an event with this id was there already (which is then left as it is);
-            in both cases it is safe on the medium before this returns
+        :returns: True if it is new, False if an event with this id was there already (which is then left as it is)
         """
+
+    async def append_many(self, events: Sequence[Event]) -> int:
+        """Store events that happened elsewhere, giving way to live appends; those known already are left as they are.
+
+        :returns: how many were new
+        """
+
+    async def get(self, ids: Collection[str]) -> tuple[Event, ...]:
+        """Return events, oldest first; unknown ids are left out."""
+
+    async def by_number(self, numbers: Collection[int], audience: Collection[str] | None) -> Mapping[int, Event]:
+        """Return the events with these numbers that every one of the principals may see."""
+
+    async def missing(self, ids: Collection[str]) -> tuple[str, ...]:
+        """Return those of the ids that no event has."""
 
     async def find(
         self, terms: Sequence[Term], audience: Collection[str] | None, exclude: Collection[str], limit: int
     ) -> Search:
-        """Find the events that have at least one of the terms, best first; never waits for a writer.
+        """Find the events that have at least one of the terms, best first, in every tier; never waits for a writer.
 
         :param audience: only events that every one of these principals may see; None for all events, which only an
             operator may ask for; never empty
@@ -37,11 +61,97 @@ class EventStore(Protocol):
         :param limit: how many candidates at most
         """
 
+    async def in_context(self, principal: str, audience: Collection[str], limit: int) -> tuple[InContext, ...]:
+        """Return the newest events of a person's context that the audience may see, of all lanes, newest first."""
+
+
+class DocumentStore(Protocol):
+    """Keeps what has left the context, and notes."""
+
+    async def archive(self, events: Collection[str], principal: str) -> tuple[Document, ...]:
+        """Move events from the context into new documents, one for each audience; those not in the context stay.
+
+        :param principal: whose context it was
+        :returns: the documents made; empty if nothing moved
+        """
+
+    async def bring_back(self, events: Collection[str]) -> tuple[str, ...]:
+        """Move events from wherever they are back into the context, each at its own time; a deliberate read.
+
+        Documents that are left without events vanish, the others count one read.
+
+        :returns: the ids of the events that moved
+        """
+
+    async def write_note(self, note: Note) -> bool:
+        """Store a note, or replace the one with its id; False if it stood there already, word for word."""
+
+    async def get(self, ids: Collection[str]) -> tuple[Document, ...]:
+        """Return documents, oldest first; unknown ids are left out."""
+
+    async def count_read(self, ids: Collection[str]) -> None:
+        """Somebody read these documents on purpose."""
+
+    async def find_notes(self, terms: Sequence[Term], audience: Collection[str] | None, limit: int) -> NoteSearch:
+        """Find notes by words, best first; see :meth:`EventStore.find`."""
+
+    async def notes_by_number(self, numbers: Collection[int], audience: Collection[str] | None) -> Mapping[int, Note]:
+        """Return the notes with these numbers that every one of the principals may see."""
+
+
+class VectorStore(Protocol):
+    """Keeps vectors, each in the space of the encoder that made it, and knows what has none yet."""
+
+    async def open_space(self, fingerprint: str, encoder: str, dimensions: int) -> int:
+        """Return the number of a space; a new one puts everything that is stored into the queue."""
+
+    async def queued(self, limit: int) -> tuple[ToEmbed, ...]:
+        """Return what waits for a vector, the newest first, with its texts."""
+
+    async def put(self, space: int, items: Sequence[tuple[ToEmbed, Mapping[str, bytes]]]) -> tuple[ToEmbed, ...]:
+        """Store the codes of items, by part, and take the items out of the queue; what is gone meanwhile is left out.
+
+        :returns: the items that are stored
+        """
+
+    async def load(self, space: int, after: int, limit: int) -> Sequence[tuple[int, str, int, int, str, bytes]]:
+        """Return stored vectors in the order of their row: row, kind, item, audience, part, code.
+
+        :param after: the last row that was read before, 0 to begin
+        """
+
+    async def waiting(self) -> int:
+        """Return how many items wait for a vector."""
+
+
+class Upkeep(Protocol):
+    """What the operator asks of the store as a whole."""
+
     async def stats(self) -> Stats:
         """Count what there is."""
+
+
+class Store(Protocol):
+    """The memory's store, by what lies in it."""
+
+    @property
+    def events(self) -> EventStore:
+        """Events: turns, word for word."""
+
+    @property
+    def documents(self) -> DocumentStore:
+        """Archives and notes."""
+
+    @property
+    def vectors(self) -> VectorStore:
+        """Vectors and the queue for them."""
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """The store as a whole."""
 
     def health(self) -> dict[str, object]:
         """Say how the store is, at once and without touching the medium: ``state`` (running or failed), ``reason``."""
 
     async def close(self) -> None:
-        """Finish the appends that were accepted, and close; called once, last."""
+        """Finish the writes that were accepted, and close; called once, last."""

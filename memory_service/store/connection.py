@@ -10,6 +10,7 @@ import apsw
 
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError, Internal, Unavailable
+from memory_service.model import estimated_tokens
 from memory_service.words import tokenizer
 
 _BUSY_MS = 5_000
@@ -64,11 +65,16 @@ def _open(path: Path, *settings: str) -> apsw.Connection:
     try:
         connection.set_busy_timeout(_BUSY_MS)
         # The first to read the file: where that is no database, it says so; the tokenizer would only say "no FTS5".
-        connection.execute("PRAGMA schema_version")
+        list(connection.execute("SELECT name FROM sqlite_schema"))
         tokenizer.register(connection)
+        connection.create_scalar_function("estimated_tokens", _tokens, 1, deterministic=True)
         for setting in ("foreign_keys = ON", "temp_store = MEMORY", *settings):
             connection.execute(f"PRAGMA {setting}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _tokens(*values: apsw.SQLiteValue) -> int:
+    return sum(estimated_tokens(str(value)) for value in values)

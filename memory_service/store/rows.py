@@ -1,4 +1,4 @@
-"""An event as rows, and back."""
+"""An event as a row of its table, with its words beside it, and back."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from typing import Any
 
 import apsw
 
-from memory_service.model import Event, ToolResult
+from memory_service.model import Event, ToolResult, estimated_tokens
+from memory_service.store.audiences import HOUSEHOLD, intern
 from memory_service.words.days import day_of
 
 COLUMNS = (
-    "e.id, e.channel, e.conversation, e.principal, e.speaker, e.time, e.origin, e.shared, e.tools_used, e.input,"
-    " e.response, e.tool_results,"
-    " (SELECT json_group_array(v.principal) FROM event_visibility v WHERE v.event = e.number)"
+    "e.id, e.channel, e.conversation, e.principal, e.speaker, e.time, e.origin, e.tier, e.tools_used, e.input,"
+    " e.response, e.tool_results, (SELECT a.members FROM audience a WHERE a.number = e.audience), e.audience,"
+    " (SELECT d.id FROM document d WHERE d.number = e.document)"
 )
 INDEXED_TOOL_CHARACTERS = 8_000
 """So much of an event's tool output is searchable; all of it is kept. Longer outputs would drown what was said."""
 
 _INSERT = """
-    INSERT INTO event (id, channel, conversation, principal, speaker, time, origin, shared, created, tools_used, input,
-        response, tool_results)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO event (id, channel, conversation, principal, speaker, time, origin, audience, tokens, created,
+        tools_used, input, response, tool_results)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO NOTHING
 """
 
 
 def insert(connection: apsw.Connection, event: Event) -> bool:
-    """Write an event, who may see it and its words, inside the caller's transaction; False if it was there."""
-    connection.execute(_INSERT, _values(event))
+    """Write an event and its words, inside the caller's transaction; False if it was there."""
+    connection.execute(_INSERT, _values(event, intern(connection, event.visible_to, event.shared)))
     if connection.changes() == 0:
         return False
     number = connection.last_insert_rowid()
-    connection.executemany(
-        "INSERT INTO event_visibility (event, principal) VALUES (?, ?)",
-        [(number, principal) for principal in dict.fromkeys(event.visible_to)],
-    )
+    connection.execute("INSERT INTO embedding_queue (kind, item) VALUES ('event', ?)", (number,))
     connection.execute(
         "INSERT INTO event_words (rowid, said, reply, tools, about) VALUES (?, ?, ?, ?, ?)",
         (number, event.input, event.response, _searchable(event.tool_results), _about(event)),
@@ -54,17 +52,19 @@ def event_from(row: tuple[Any, ...]) -> Event:
         principal=row[3],
         speaker=row[4],
         visible_to=tuple(json.loads(row[12])),
-        shared=bool(row[7]),
+        shared=row[13] == HOUSEHOLD,
         time=row[5],
         input=row[9],
         response=row[10],
         tools_used=tuple(json.loads(row[8])),
         tool_results=tuple(results),
         origin=row[6],
+        tier=row[7],
+        document=row[14],
     )
 
 
-def _values(event: Event) -> tuple[Any, ...]:
+def _values(event: Event, audience: int) -> tuple[Any, ...]:
     results = [
         {"name": result.name, "output": result.output, "no_memory": result.no_memory} for result in event.tool_results
     ]
@@ -76,7 +76,8 @@ def _values(event: Event) -> tuple[Any, ...]:
         event.speaker,
         event.time,
         event.origin,
-        int(event.shared),
+        audience,
+        estimated_tokens(event.input) + estimated_tokens(event.response),
         time.time(),
         json.dumps(event.tools_used, ensure_ascii=False),
         event.input,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -29,10 +29,11 @@ class Writer:
     """Runs pieces of work on the writing connection, each all or nothing, several to a commit.
 
     A commit waits for the disk; whatever arrives meanwhile shares the next one, so that many lanes at once cost hardly
-    more than one. If a group fails, each of its pieces is tried again alone, so that one cannot spoil another.
+    more than one. If a group fails, each of its pieces is tried again alone, so that one cannot spoil another. Bulk
+    work runs one piece to a commit, and only when nothing else waits.
 
     :param connection: handed over: nobody else may use it until :meth:`close` has returned
-    :param capacity: so many pieces may wait; more are refused with ``overloaded``
+    :param capacity: so many pieces of each kind may wait; more are refused with ``overloaded``
     :param group: so many pieces at most share a commit
     """
 
@@ -40,8 +41,11 @@ class Writer:
         self._connection = connection
         self._path = path
         self._group = group
-        self._jobs: queue.Queue[_Job | None] = queue.Queue(capacity)
-        self._closing = threading.Event()
+        self._capacity = capacity
+        self._live: deque[_Job] = deque()
+        self._bulk: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="memory-writer", daemon=True)
         self._thread.start()
@@ -49,54 +53,54 @@ class Writer:
     @property
     def waiting(self) -> int:
         """How many pieces of work wait."""
-        return self._jobs.qsize()
+        return len(self._live) + len(self._bulk)
 
     @property
     def failure(self) -> str | None:
         """Why the last commit failed, or None if it did not."""
         return self._failure
 
-    def submit(self, work: Work) -> Future[Any]:
+    def submit(self, work: Work, *, bulk: bool = False) -> Future[Any]:
         """Queue a piece of work; the future is done once it is committed and flushed to the disk.
 
+        :param bulk: it gives way to all work that is not
         :raises Overloaded: too much waits already
         :raises Unavailable: the store is closing
         """
-        if self._closing.is_set():
-            raise Unavailable(text("memory.closing"), hint=text("memory.closing_hint"))
         job = _Job(work)
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            raise Overloaded(
-                text("memory.too_many_writes", count=self._jobs.maxsize, path=self._path),
-                hint=text("memory.try_later_hint"),
-            ) from None
+        jobs = self._bulk if bulk else self._live
+        with self._changed:
+            if self._closing:
+                raise Unavailable(text("memory.closing"), hint=text("memory.closing_hint"))
+            if len(jobs) >= self._capacity:
+                raise Overloaded(
+                    text("memory.too_many_writes", count=self._capacity, path=self._path),
+                    hint=text("memory.try_later_hint"),
+                )
+            jobs.append(job)
+            self._changed.notify()
         return job.done
 
     def close(self) -> None:
         """Do what was queued, then close the connection; blocks until then."""
-        self._closing.set()
-        self._jobs.put(None)
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            group: list[_Job] = []
-            job = self._jobs.get()
-            while job is not None:
-                group.append(job)
-                if len(group) == self._group:
-                    break
-                try:
-                    job = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-            else:
-                stopping = True
+        while group := self._next():
             self._commit([job for job in group if job.done.set_running_or_notify_cancel()])
         self._connection.close()
+
+    def _next(self) -> list[_Job]:
+        """Wait for what to do next; nothing means that the store is closed."""
+        with self._changed:
+            while not (self._live or self._bulk or self._closing):
+                self._changed.wait()
+            if self._live:
+                return [self._live.popleft() for _ in range(min(len(self._live), self._group))]
+            return [self._bulk.popleft()] if self._bulk else []
 
     def _commit(self, group: list[_Job]) -> None:
         if not group:

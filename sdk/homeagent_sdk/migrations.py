@@ -29,11 +29,13 @@ class Migration:
     :ivar version: counts from 1 without gaps, for ever: a released migration is never edited or renumbered
     :ivar name: a few words on what the step does; kept in the database, so that a clash of branches is seen
     :ivar sql: one or more statements; no ``BEGIN``, ``COMMIT`` or ``PRAGMA`` that cannot run in a transaction
+    :ivar then: what SQL cannot do, done with the connection after ``sql``, in the same transaction
     """
 
     version: int
     name: str
     sql: str
+    then: Callable[[Any], None] | None = None
 
 
 def migrate(connection: Any, migrations: Sequence[Migration], *, before: Callable[[], None] | None = None) -> int:
@@ -151,6 +153,8 @@ def _apply(connection: Any, migration: Migration, where: str) -> None:
         if migration.version not in dict(_history(connection)):
             for statement in _statements(migration.sql):
                 connection.execute(statement)
+            if migration.then is not None:
+                migration.then(connection)
             connection.execute(
                 "INSERT INTO schema_version (version, name, applied_at) VALUES (?, ?, ?)",
                 (migration.version, migration.name, time.time()),

@@ -9,7 +9,7 @@ import pytest
 
 from homeagent_sdk.testing.local_bus import LocalBus, LocalPeer
 from memory_service.service import MemoryService
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.store.sqlite import SqliteStore
 from memory_service.words.segmenter import Segmenter
 
@@ -25,7 +25,7 @@ def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Segmenter:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[EventStore]:
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
     store = SqliteStore.open(tmp_path / "memory.db")
     yield store
     await store.close()
@@ -37,7 +37,7 @@ def bus() -> LocalBus:
 
 
 @pytest.fixture
-async def kernel(bus: LocalBus, store: EventStore, segmenter: Segmenter) -> LocalPeer:
+async def kernel(bus: LocalBus, store: Store, segmenter: Segmenter) -> LocalPeer:
     """Return the caller's end of a bus on which a memory service answers."""
     MemoryService(bus.peer("memory"), store, segmenter).serve()
     return bus.peer("kernel", "kernel")

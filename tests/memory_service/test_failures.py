@@ -18,6 +18,7 @@ import pytest
 from homeagent_sdk.errors import Conflict, Unavailable
 from memory_service.model import Term
 from memory_service.store.connection import open_for_reading, open_for_writing
+from memory_service.store.schema import MIGRATIONS
 from memory_service.store.sqlite import SqliteStore
 from tests.memory_service.samples import an_event
 
@@ -32,7 +33,7 @@ from tests.memory_service.samples import an_event
 async def lane(store, number):
     for turn in range(1_000_000):
         id = f"{sys.argv[2]}-{number}-{turn}"
-        await store.append(an_event(id, f"turn{turn} 张伟 said something", "noted " * 20, sees=("owner", "bea")))
+        await store.events.append(an_event(id, f"turn{turn} 张伟 said something", "noted " * 20, sees=("owner", "bea")))
         print(id, flush=True)
 
 async def main():
@@ -58,14 +59,14 @@ async def main(folder, by_limit):
     stored, error = 0, None
     while error is None:
         try:
-            await store.append(an_event(f"e{stored}", "word " * 2_000))
+            await store.events.append(an_event(f"e{stored}", "word " * 2_000))
             stored += 1
         except HomeAgentError as caught:
             error = caught
     failed = store.health()["state"]
     (folder / "filler").unlink(missing_ok=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    again = await store.append(an_event(f"e{stored}", "there is room again"))
+    again = await store.events.append(an_event(f"e{stored}", "there is room again"))
     print(json.dumps({"stored": stored, "error": error.to_wire(), "failed": failed, "again": again,
                       "then": store.health()["state"]}))
     await store.close()
@@ -83,12 +84,8 @@ def check_whole(path: Path) -> list[str]:
         ids = [row[0] for row in connection.execute("SELECT id FROM event ORDER BY number")]
         numbers = [row[0] for row in connection.execute("SELECT number FROM event ORDER BY number")]
         assert [row[0] for row in connection.execute("SELECT id FROM event_words_docsize ORDER BY id")] == numbers
-        assert (
-            connection.execute(
-                "SELECT count(*) FROM event_visibility WHERE event NOT IN (SELECT number FROM event)"
-            ).get
-            == 0
-        )
+        assert connection.execute("PRAGMA foreign_key_check").get is None
+        assert [row[0] for row in connection.execute("SELECT item FROM embedding_queue ORDER BY item")] == numbers
         return ids
     finally:
         connection.close()
@@ -129,7 +126,7 @@ def _read(lines: IO[str], count: int) -> list[str]:
 
 async def _found(path: Path, word: str) -> tuple[int, int]:
     store = SqliteStore.open(path)
-    search = await store.find([Term("张伟", ("张伟",)), Term(word, (word,))], ("owner", "bea"), (), 5)
+    search = await store.events.find([Term("张伟", ("张伟",)), Term(word, (word,))], ("owner", "bea"), (), 5)
     await store.close()
     return search.total, len(search.candidates)
 
@@ -180,7 +177,7 @@ async def test_a_damaged_database_is_refused_and_left_alone(tmp_path: Path) -> N
     path = tmp_path / "memory.db"
     store = SqliteStore.open(path)
     for n in range(40):
-        await store.append(an_event(f"e{n}", f"cake number{n} " * 100))
+        await store.events.append(an_event(f"e{n}", f"cake number{n} " * 100))
     await store.close()
     content = bytearray(path.read_bytes())
     content[4_096:] = b"\xa5" * (len(content) - 4_096)
@@ -194,7 +191,7 @@ async def test_damage_that_shows_later_is_told_to_whoever_asks(tmp_path: Path) -
     path = tmp_path / "memory.db"
     store = SqliteStore.open(path)
     for n in range(400):
-        await store.append(an_event(f"e{n}", f"cake number{n} " + "filler " * 100))
+        await store.events.append(an_event(f"e{n}", f"cake number{n} " + "filler " * 100))
     await store.close()
     connection = open_for_reading(path)
     leaf = connection.execute(
@@ -207,7 +204,7 @@ async def test_damage_that_shows_later_is_told_to_whoever_asks(tmp_path: Path) -
     store = SqliteStore.open(path)
     try:
         with pytest.raises(Unavailable, match="damaged"):
-            await store.find([Term("cake", ("cak",))], ("owner",), (), 400)
+            await store.events.find([Term("cake", ("cak",))], ("owner",), (), 400)
         assert store.health()["state"] == "failed"
     finally:
         await store.close()
@@ -223,7 +220,8 @@ def test_a_database_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     asyncio.run(SqliteStore.open(path).close())
     connection = open_for_writing(path)
-    connection.execute("INSERT INTO schema_version VALUES (2, 'the future', 0)")
+    newer = len(MIGRATIONS) + 1
+    connection.execute("INSERT INTO schema_version VALUES (?, 'the future', 0)", (newer,))
     connection.close()
-    with pytest.raises(Conflict, match="version 2"):
+    with pytest.raises(Conflict, match=f"version {newer}"):
         SqliteStore.open(path)

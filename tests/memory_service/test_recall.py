@@ -8,7 +8,7 @@ from memory_service.model import Candidate, Hit, Search, Term
 from memory_service.recall.budget import estimated_tokens, within
 from memory_service.recall.ranking import is_no_record, rank
 from memory_service.recall.recall import Recall
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.words.days import day_of
 from memory_service.words.segmenter import Segmenter
 from tests.memory_service.samples import NOON, an_event
@@ -28,11 +28,11 @@ DIARY = {
 
 
 @pytest.fixture
-async def diary(store: EventStore, segmenter: Segmenter) -> Recall:
+async def diary(store: Store, segmenter: Segmenter) -> Recall:
     for n, (id, text) in enumerate(DIARY.items()):
-        await store.append(an_event(id, text, time=NOON + n * 86_400))
+        await store.events.append(an_event(id, text, time=NOON + n * 86_400))
     for n in range(30):
-        await store.append(
+        await store.events.append(
             an_event(f"chat{n}", f"Good morning, nice weather today, is it not? {n}", "It is.", time=NOON - n)
         )
     return Recall(store, segmenter)
@@ -79,19 +79,19 @@ async def test_near_misses_are_ranked_even_without_a_record(diary: Recall) -> No
     assert recalled.hits[0].event.id == "dog"
 
 
-async def test_a_day_finds_what_was_said_on_it(store: EventStore, segmenter: Segmenter) -> None:
+async def test_a_day_finds_what_was_said_on_it(store: Store, segmenter: Segmenter) -> None:
     day = 86_400
     for n in range(20):
-        await store.append(an_event(f"e{n}", f"talk number {n}", time=NOON + n * day))
+        await store.events.append(an_event(f"e{n}", f"talk number {n}", time=NOON + n * day))
     recall = Recall(store, segmenter)
     month, date = day_of(NOON + 7 * day).split()[1].split("-")
     recalled = await recall.recall(f"{int(month)}月{int(date)}日我们聊了什么？", ("owner",))
     assert recalled.hits[0].event.id == "e7"
 
 
-async def test_of_equals_the_newest_is_first(store: EventStore, segmenter: Segmenter) -> None:
+async def test_of_equals_the_newest_is_first(store: Store, segmenter: Segmenter) -> None:
     for n in (2, 3, 1):
-        await store.append(an_event(f"e{n}", "the cake recipe", time=NOON + n))
+        await store.events.append(an_event(f"e{n}", "the cake recipe", time=NOON + n))
     recalled = await Recall(store, segmenter).recall("cake", ("owner",))
     assert [hit.event.id for hit in recalled.hits] == ["e3", "e2", "e1"]
 
@@ -113,9 +113,9 @@ async def test_events_already_in_the_prompt_are_not_repeated(diary: Recall) -> N
     assert "dog" not in [hit.event.id for hit in recalled.hits]
 
 
-async def test_hits_are_whole_events_within_the_budget(store: EventStore, segmenter: Segmenter) -> None:
-    await store.append(an_event("long", "cake " + "very long story " * 500))
-    await store.append(an_event("short", "cake and tea"))
+async def test_hits_are_whole_events_within_the_budget(store: Store, segmenter: Segmenter) -> None:
+    await store.events.append(an_event("long", "cake " + "very long story " * 500))
+    await store.events.append(an_event("short", "cake and tea"))
     recalled = await Recall(store, segmenter).recall("cake", ("owner",), budget_tokens=100)
     assert [hit.event.id for hit in recalled.hits] == ["short"]
     assert recalled.hits[0].event.input == "cake and tea"

@@ -11,7 +11,7 @@ from homeagent_sdk.errors import Invalid, Unavailable
 from homeagent_sdk.testing.local_bus import LocalBus, LocalPeer
 from memory_service import service as module
 from memory_service.service import MemoryService
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.words.segmenter import Segmenter
 from tests.memory_service.samples import NOON, an_append
 
@@ -52,7 +52,7 @@ async def test_what_asks_not_to_be_remembered_is_not(kernel: LocalPeer, bus: Loc
 
 
 async def test_an_event_that_cannot_be_announced_is_stored_all_the_same(
-    bus: LocalBus, store: EventStore, segmenter: Segmenter
+    bus: LocalBus, store: Store, segmenter: Segmenter
 ) -> None:
     class Mute(LocalPeer):
         async def publish(self, topic: str, payload: Any = None) -> None:
@@ -61,7 +61,7 @@ async def test_an_event_that_cannot_be_announced_is_stored_all_the_same(
     mute = Mute(bus, "memory", "service")
     context = CallContext("memory.append", None, "t", 0.0)  # type: ignore[arg-type]
     assert await MemoryService(mute, store, segmenter).append(an_append("t1"), context) == {"stored": True}
-    assert (await store.stats()).events == 1
+    assert (await store.upkeep.stats()).events == 1
 
 
 async def test_nobody_sees_what_is_another_s(kernel: LocalPeer) -> None:
@@ -170,7 +170,7 @@ async def test_an_event_that_is_far_too_large_is_refused(kernel: LocalPeer, monk
         await kernel.call("memory.append", an_append("t1", "x" * 1_001))
 
 
-async def test_text_that_no_database_takes_is_refused(store: EventStore, bus: LocalBus, segmenter: Segmenter) -> None:
+async def test_text_that_no_database_takes_is_refused(store: Store, bus: LocalBus, segmenter: Segmenter) -> None:
     service = module.MemoryService(bus.peer("memory"), store, segmenter)
     context = CallContext("memory.append", None, "t", 0.0)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="not valid Unicode"):

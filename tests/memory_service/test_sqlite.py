@@ -14,7 +14,7 @@ from homeagent_sdk.catalogue import texts
 from homeagent_sdk.errors import Conflict, Overloaded, Unavailable
 from homeagent_sdk.migrations import Migration
 from memory_service.model import Term, ToolResult
-from memory_service.store import sqlite
+from memory_service.store import database, events
 from memory_service.store.connection import _MEANINGS, open_for_reading, open_for_writing
 from memory_service.store.reader import Readers
 from memory_service.store.rows import INDEXED_TOOL_CHARACTERS
@@ -29,10 +29,10 @@ def refuse(_: apsw.Connection) -> None:
 
 async def test_it_opens_again_where_it_left_off(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "memory.db")
-    await store.append(an_event("e1", "cake"))
+    await store.events.append(an_event("e1", "cake"))
     await store.close()
     store = SqliteStore.open(tmp_path / "memory.db")
-    search = await store.find([Term("cake", ("cak",))], ("owner",), (), 5)
+    search = await store.events.find([Term("cake", ("cak",))], ("owner",), (), 5)
     await store.close()
     assert [candidate.event.id for candidate in search.candidates] == ["e1"]
 
@@ -65,34 +65,35 @@ async def test_a_reading_connection_cannot_write(tmp_path: Path) -> None:
 
 async def test_an_upgrade_is_preceded_by_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteStore.open(tmp_path / "memory.db")
-    await store.append(an_event("e1", "cake"))
+    await store.events.append(an_event("e1", "cake"))
     await store.close()
-    more = Migration(2, "mood", "ALTER TABLE event ADD COLUMN mood TEXT")
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*sqlite.MIGRATIONS, more))
+    now = len(database.MIGRATIONS)
+    more = Migration(now + 1, "mood", "ALTER TABLE event ADD COLUMN mood TEXT")
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, more))
     await SqliteStore.open(tmp_path / "memory.db").close()
-    copy = open_for_reading(tmp_path / "memory.db.before-2.bak")
+    copy = open_for_reading(tmp_path / f"memory.db.before-{now + 1}.bak")
     assert copy.execute("SELECT id FROM event").get == "e1"
-    assert copy.execute("SELECT max(version) FROM schema_version").get == 1
+    assert copy.execute("SELECT max(version) FROM schema_version").get == now
     copy.close()
 
 
 async def test_the_end_of_a_huge_tool_output_is_kept_but_not_indexed(tmp_path: Path) -> None:
     output = "beginning " + "x " * INDEXED_TOOL_CHARACTERS + "ending"
     store = SqliteStore.open(tmp_path / "memory.db")
-    await store.append(an_event("e1", tool_results=(ToolResult("read", output),)))
-    start = await store.find([Term("", ("begin",))], ("owner",), (), 5)
-    end = await store.find([Term("", ("end",))], ("owner",), (), 5)
+    await store.events.append(an_event("e1", tool_results=(ToolResult("read", output),)))
+    start = await store.events.find([Term("", ("begin",))], ("owner",), (), 5)
+    end = await store.events.find([Term("", ("end",))], ("owner",), (), 5)
     await store.close()
     assert start.candidates[0].event.tool_results[0].output == output
     assert end.candidates == ()
 
 
 def test_the_rarest_words_are_asked_for_until_too_many_events_have_them() -> None:
-    assert sqlite._worth_asking((1_400, 3, 0, 50)) == [1, 3, 0]
-    assert sqlite._worth_asking((1_490, 3, 0, 50)) == [1, 3]
-    assert sqlite._worth_asking((9_000, 0)) == [0]
-    assert sqlite._worth_asking((0, 0)) == []
-    assert len(sqlite._worth_asking((1,) * 500)) == 96
+    assert events._worth_asking((1_400, 3, 0, 50)) == [1, 3, 0]
+    assert events._worth_asking((1_490, 3, 0, 50)) == [1, 3]
+    assert events._worth_asking((9_000, 0)) == [0]
+    assert events._worth_asking((0, 0)) == []
+    assert len(events._worth_asking((1,) * 500)) == 96
 
 
 async def test_a_piece_of_work_that_fails_does_not_spoil_its_group(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ async def test_a_full_queue_refuses_and_a_closed_writer_too(tmp_path: Path) -> N
 
 async def test_closing_finishes_what_was_accepted(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "memory.db")
-    accepted = [asyncio.ensure_future(store.append(an_event(f"e{n}"))) for n in range(50)]
+    accepted = [asyncio.ensure_future(store.events.append(an_event(f"e{n}"))) for n in range(50)]
     await asyncio.sleep(0)
     await store.close()
     assert all(await asyncio.gather(*accepted))

@@ -1,0 +1,172 @@
+"""Events on SQLite: appended once, moved by changing their tier, found by words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+import apsw
+
+from memory_service.model import Candidate, Event, InContext, Search, Term
+from memory_service.store import rows
+from memory_service.store.audiences import seen_by
+from memory_service.store.database import Database
+from memory_service.store.frequencies import Frequencies
+from memory_service.words.tokenizer import match_phrase
+
+_WEIGHTS = "bm25(1.0, 0.7, 0.3, 1.0)"
+"""What a word counts in what was said, in the reply, in tool output, and in the event's speaker and day."""
+
+_MAX_ASKED = 96
+_MAX_ROWS = 1_500
+"""So many events at most are ranked for a question, however large the memory: about 4 µs each."""
+
+_SLICE = 32
+"""So many events of a bulk append share a transaction: few enough that a live append hardly waits."""
+
+
+class SqliteEvents:
+    """Implements :class:`memory_service.store.abc.EventStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._frequencies = Frequencies()
+
+    async def append(self, event: Event) -> bool:
+        """Store an event; see :class:`memory_service.store.abc.EventStore`."""
+        return await self._database.write(lambda connection: rows.insert(connection, event))
+
+    async def append_many(self, events: Sequence[Event]) -> int:
+        """Store many; see :class:`memory_service.store.abc.EventStore`."""
+        stored = 0
+        for first in range(0, len(events), _SLICE):
+            insert = partial(_insert_all, events=events[first : first + _SLICE])
+            stored += await self._database.write(insert, bulk=True)
+        return stored
+
+    async def get(self, ids: Collection[str]) -> tuple[Event, ...]:
+        """Return events; see :class:`memory_service.store.abc.EventStore`."""
+        question = (
+            f"SELECT {rows.COLUMNS} FROM event e WHERE e.id IN (SELECT value FROM json_each(?))"
+            " ORDER BY e.time, e.number"
+        )
+        return await self._database.read(
+            lambda connection: tuple(map(rows.event_from, connection.execute(question, (json.dumps(list(ids)),))))
+        )
+
+    async def by_number(self, numbers: Collection[int], audience: Collection[str] | None) -> Mapping[int, Event]:
+        """Return events; see :class:`memory_service.store.abc.EventStore`."""
+
+        def read(connection: apsw.Connection) -> dict[int, Event]:
+            condition, values = visible(connection, "e", audience)
+            question = (
+                f"SELECT e.number, {rows.COLUMNS} FROM event e"
+                f" WHERE e.number IN (SELECT value FROM json_each(?)) {condition}"
+            )
+            found = connection.execute(question, (json.dumps(list(numbers)), *values))
+            return {row[0]: rows.event_from(row[1:]) for row in found}
+
+        return await self._database.read(read)
+
+    async def missing(self, ids: Collection[str]) -> tuple[str, ...]:
+        """Return what is not stored; see :class:`memory_service.store.abc.EventStore`."""
+        question = "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM event)"
+        return await self._database.read(
+            lambda connection: tuple(id for (id,) in connection.execute(question, (json.dumps(list(ids)),)))
+        )
+
+    async def find(
+        self, terms: Sequence[Term], audience: Collection[str] | None, exclude: Collection[str], limit: int
+    ) -> Search:
+        """Find events by words; see :class:`memory_service.store.abc.EventStore`."""
+        return await self._database.read(
+            lambda connection: _find(connection, self._frequencies, terms, audience, exclude, limit)
+        )
+
+    async def in_context(self, principal: str, audience: Collection[str], limit: int) -> tuple[InContext, ...]:
+        """Return a person's context; see :class:`memory_service.store.abc.EventStore`."""
+
+        def read(connection: apsw.Connection) -> tuple[InContext, ...]:
+            condition, values = visible(connection, "e", audience)
+            question = (
+                "SELECT e.id, e.number, e.channel, e.conversation, e.time, e.tokens FROM event e"
+                f" WHERE e.principal = ? AND e.tier = 'context' {condition} ORDER BY e.time DESC, e.number DESC LIMIT ?"
+            )
+            return tuple(InContext(*row) for row in connection.execute(question, (principal, *values, limit)))
+
+        return await self._database.read(read)
+
+
+def _insert_all(connection: apsw.Connection, events: Sequence[Event]) -> int:
+    return sum(rows.insert(connection, event) for event in events)
+
+
+def visible(connection: apsw.Connection, table: str, audience: Collection[str] | None) -> tuple[str, list[object]]:
+    """Return the condition that keeps out what the audience may not see, and its values.
+
+    :param audience: None for everything
+    """
+    if audience is None:
+        return "", []
+    seen = seen_by(connection, audience)
+    return f"AND {table}.audience IN ({_marks(seen)})", list(seen)
+
+
+def _find(
+    connection: apsw.Connection,
+    counted: Frequencies,
+    terms: Sequence[Term],
+    audience: Collection[str] | None,
+    exclude: Collection[str],
+    limit: int,
+) -> Search:
+    total = connection.execute("SELECT coalesce(max(number), 0) FROM event").get
+    frequencies = counted.of(connection, terms, total)
+    asked = _worth_asking(frequencies)
+    if not asked:
+        return Search((), total, frequencies)
+    condition, values = visible(connection, "e", audience)
+    if exclude:
+        condition += f" AND e.id NOT IN ({_marks(sorted(set(exclude)))})"
+        values += sorted(set(exclude))
+    found = connection.execute(
+        f"SELECT rank, matched_terms(event_words), {rows.COLUMNS} FROM event_words"
+        " JOIN event e ON e.number = event_words.rowid"
+        f" WHERE event_words MATCH ? AND rank MATCH '{_WEIGHTS}' {condition} ORDER BY rank LIMIT ?",
+        (" OR ".join(match_phrase(terms[index].tokens) for index in asked), *values, limit),
+    )
+    candidates = [
+        Candidate(rows.event_from(row[2:]), -row[0], frozenset(asked[int(phrase)] for phrase in row[1].split()))
+        for row in found
+    ]
+    return Search(tuple(candidates), total, frequencies)
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _worth_asking(frequencies: Sequence[int]) -> list[int]:
+    """Return which terms to look up: the rarest first, as long as not too many events have them.
+
+    The common ones say little and take most of the time; one is asked for if there is nothing rarer.
+    """
+    asked: list[int] = []
+    rows = 0
+    for index in sorted((i for i, frequency in enumerate(frequencies) if frequency), key=frequencies.__getitem__):
+        rows += frequencies[index]
+        if asked and (rows > _MAX_ROWS or len(asked) == _MAX_ASKED):
+            break
+        asked.append(index)
+    return asked
+
+
+def prepare(connection: apsw.Connection) -> None:
+    """Make a reading connection able to say which terms of a question a row has."""
+    connection.register_fts5_function("matched_terms", _matched_terms)
+
+
+def _matched_terms(words: apsw.FTS5ExtensionApi, *_: object) -> str:
+    """Say which phrases of the question this row has; run for the rows that are returned, not for all that match."""
+    return " ".join(str(phrase) for phrase in range(words.phrase_count) if words.phrase_columns(phrase))

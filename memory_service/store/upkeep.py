@@ -1,0 +1,27 @@
+"""The store as a whole: what is in it."""
+
+from __future__ import annotations
+
+import apsw
+
+from memory_service.model import Stats
+from memory_service.store.database import Database
+
+
+class SqliteUpkeep:
+    """Implements :class:`memory_service.store.abc.Upkeep`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def stats(self) -> Stats:
+        """Count; see :class:`memory_service.store.abc.Upkeep`."""
+        return await self._database.read(self._count)
+
+    def _count(self, connection: apsw.Connection) -> Stats:
+        tiers = dict(connection.execute("SELECT tier, count(*) FROM event GROUP BY tier"))
+        oldest, newest = connection.execute("SELECT min(time), max(time) FROM event").get
+        path = self._database.path
+        files = (path, path.with_name(f"{path.name}-wal"))
+        size = sum(file.stat().st_size for file in files if file.exists())
+        return Stats(sum(tiers.values()), tiers, size, oldest, newest)
