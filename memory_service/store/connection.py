@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from homeagent_sdk.errors import HomeAgentError, Internal, Unavailable
 from memory_service.model import estimated_tokens
 from memory_service.words import tokenizer
 
-_BUSY_MS = 5_000
+BUSY_MS = 5_000
+"""So long a connection waits for another process that holds the file."""
+
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str], ...] = (
     (apsw.FullError, "memory.full", "memory.full_hint"),
     (apsw.IOError, "memory.disk_error", "memory.disk_error_hint"),
@@ -63,11 +66,12 @@ def open_for_reading(path: Path) -> apsw.Connection:
 def _open(path: Path, *settings: str) -> apsw.Connection:
     connection = apsw.Connection(str(path))
     try:
-        connection.set_busy_timeout(_BUSY_MS)
+        connection.set_busy_timeout(BUSY_MS)
         # The first to read the file: where that is no database, it says so; the tokenizer would only say "no FTS5".
         list(connection.execute("SELECT name FROM sqlite_schema"))
         tokenizer.register(connection)
         connection.create_scalar_function("estimated_tokens", _tokens, 1, deterministic=True)
+        connection.create_scalar_function("digest_of", _digest, 1, deterministic=True)
         for setting in ("foreign_keys = ON", "temp_store = MEMORY", *settings):
             connection.execute(f"PRAGMA {setting}")
     except BaseException:
@@ -78,3 +82,7 @@ def _open(path: Path, *settings: str) -> apsw.Connection:
 
 def _tokens(*values: apsw.SQLiteValue) -> int:
     return sum(estimated_tokens(str(value)) for value in values)
+
+
+def _digest(*values: apsw.SQLiteValue) -> bytes:
+    return hashlib.sha256("".join(map(str, values)).encode()).digest()

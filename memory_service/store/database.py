@@ -14,12 +14,15 @@ import apsw
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Unavailable
 from homeagent_sdk.migrations import migrate, online_backup
-from memory_service.store.connection import open_for_writing, translated
+from memory_service.store.connection import BUSY_MS, open_for_writing, translated
 from memory_service.store.reader import Readers
 from memory_service.store.schema import MIGRATIONS
 from memory_service.store.writer import Writer
 
 T = TypeVar("T")
+
+_LOG_ATTEMPTS = 100
+_LOG_PAUSE_S = 0.05
 
 
 class Database:
@@ -80,6 +83,17 @@ class Database:
         result: T = await asyncio.wrap_future(self._writer.submit(work, bulk=bulk))
         return result
 
+    async def empty_log(self) -> bool:
+        """Move the write-ahead log into the database and cut it to nothing, so that no earlier state is left in it.
+
+        :returns: False if questions held it all the time, for several seconds
+        """
+        for _ in range(_LOG_ATTEMPTS):
+            if await asyncio.wrap_future(self._writer.submit_outside(_empty_log)):
+                return True
+            await asyncio.sleep(_LOG_PAUSE_S)
+        return False
+
     def health(self) -> dict[str, object]:
         """Say how the database is, at once and without touching the medium."""
         reason = self._writer.failure or self._readers.failure
@@ -95,6 +109,18 @@ class Database:
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self._writer.close)
         self._lock.close()
+
+
+def _empty_log(connection: apsw.Connection) -> bool:
+    """Try once: waiting here for a question to end would hold up what is to be written."""
+    connection.set_busy_timeout(0)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
+    return True
 
 
 def _touch_tables(connection: apsw.Connection) -> None:

@@ -92,6 +92,7 @@ MIGRATIONS = (
             content TEXT NOT NULL
         ) STRICT;
         CREATE INDEX document_by_tier ON document (tier, last_read);
+        CREATE INDEX document_by_source ON document (source_event) WHERE source_event IS NOT NULL;
         CREATE VIRTUAL TABLE document_words USING fts5 (
             summary, content, tags, content = '', contentless_delete = 1, tokenize = 'homeagent'
         );
@@ -235,6 +236,22 @@ MIGRATIONS = (
             weight REAL NOT NULL,
             updated REAL NOT NULL,
             PRIMARY KEY (scene, kind, item)
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX scene_member_by_item ON scene_member (kind, item);
+
+        -- What was forgotten stays so, also if it is told again: of each event its id's digest, and nothing else.
+        -- Unsettled: traces of it may be left outside the tables.
+        CREATE TABLE forgotten (
+            id BLOB PRIMARY KEY,
+            time REAL NOT NULL,
+            is_settled INTEGER NOT NULL DEFAULT 0 CHECK (is_settled IN (0, 1))
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX forgotten_unsettled ON forgotten (is_settled) WHERE is_settled = 0;
+        CREATE TRIGGER event_stays_forgotten BEFORE INSERT ON event
+            WHEN EXISTS (SELECT 1 FROM forgotten WHERE id = digest_of(NEW.id))
+            BEGIN SELECT RAISE(IGNORE); END;
+        CREATE TABLE media_to_delete (
+            digest TEXT PRIMARY KEY
         ) STRICT, WITHOUT ROWID;
 
         -- How far the readable log of conversations has come: what lies beyond `bytes` of `file` was not confirmed.

@@ -22,6 +22,7 @@ Work = Callable[[apsw.Connection], Any]
 @dataclass(slots=True)
 class _Job:
     work: Work
+    is_transaction: bool = True
     done: Future[Any] = field(default_factory=Future)
 
 
@@ -67,8 +68,13 @@ class Writer:
         :raises Overloaded: too much waits already
         :raises Unavailable: the store is closing
         """
-        job = _Job(work)
-        jobs = self._bulk if bulk else self._live
+        return self._queue(_Job(work), self._bulk if bulk else self._live)
+
+    def submit_outside(self, work: Work) -> Future[Any]:
+        """Queue bulk work that cannot run inside a transaction, such as a checkpoint; see :meth:`submit`."""
+        return self._queue(_Job(work, is_transaction=False), self._bulk)
+
+    def _queue(self, job: _Job, jobs: deque[_Job]) -> Future[Any]:
         with self._changed:
             if self._closing:
                 raise Unavailable(text("memory.closing"), hint=text("memory.closing_hint"))
@@ -129,6 +135,8 @@ class Writer:
 
     def _transaction(self, group: list[_Job]) -> list[Any]:
         connection = self._connection
+        if not group[0].is_transaction:  # bulk, hence alone
+            return [group[0].work(connection)]
         connection.execute("BEGIN IMMEDIATE")
         try:
             results = [job.work(connection) for job in group]
