@@ -248,3 +248,49 @@ class Stats:
     bytes: int
     oldest: float | None
     newest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is to be forgotten: what the ids name or, without ids, that for which all other conditions hold.
+
+    :ivar ids: of events, notes, archive documents (for all their events) and relations
+    :ivar principal: whose it is
+    :ivar after: it happened at this time or later, seconds since 1970
+    :ivar before: it happened before this time
+    """
+
+    ids: tuple[str, ...] = ()
+    principal: str | None = None
+    after: float | None = None
+    before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What a selection holds.
+
+    :ivar relations: how many relations rest on nothing else
+    :ivar examples: some of its events, the newest first
+    """
+
+    events: int
+    notes: int
+    relations: int
+    examples: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """How far the log of conversations has come.
+
+    :ivar event: number of the last event in it
+    :ivar file: name of the file in use, empty if the log is switched off
+    :ivar bytes: its length; what stands behind that was not confirmed
+    :ivar opened: when the file was begun, seconds since 1970
+    """
+
+    event: int
+    file: str
+    bytes: int
+    opened: float

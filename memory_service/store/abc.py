@@ -8,16 +8,20 @@ wrote is safe on the medium when it returns, all of it or nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from memory_service.model import (
     Document,
     Event,
     InContext,
+    LogPosition,
     Note,
     NoteSearch,
     Search,
+    Selected,
+    Selection,
     Stats,
     Term,
     ToEmbed,
@@ -124,11 +128,74 @@ class VectorStore(Protocol):
         """Return how many items wait for a vector."""
 
 
+class Forgetting(Protocol):
+    """Makes what is stored as if it had never been, in steps that may be repeated at any time.
+
+    Called one after another: :meth:`delete`, what lies outside the store, :meth:`erase`, :meth:`settle`. An event that
+    was forgotten cannot be appended again: the digest of its id is kept.
+    """
+
+    async def select(self, selection: Selection, examples: int) -> Selected:
+        """Count what a selection holds, and show so many of its newest events."""
+
+    async def lanes(self, ids: Collection[str]) -> Mapping[str, tuple[str, str, str]]:
+        """Return the events with these ids, and those of the archives with these ids: channel, principal, conversation.
+
+        The keys are the events' ids.
+        """
+
+    async def delete(self, selection: Selection) -> Counter[str]:
+        """Delete what is selected and all that hangs on it: words, vectors, notes, relations, documents left empty.
+
+        :returns: how many rows were deleted, by what they were
+        """
+
+    async def forgotten(self, ids: Collection[str]) -> frozenset[str]:
+        """Return those of the ids whose event was forgotten."""
+
+    async def is_settled(self) -> bool:
+        """Say whether everything that was forgotten is gone for good; False after a crash in the middle."""
+
+    async def media(self) -> tuple[str, ...]:
+        """Return the digests of media whose bytes are to be deleted since nothing holds them any more."""
+
+    async def erase(self) -> bool:
+        """Write over what the store's files still hold of deleted rows.
+
+        :returns: False if questions under way kept a part from being erased; then it is not settled yet
+        """
+
+    async def settle(self) -> None:
+        """Record that nothing is left of what was forgotten until now."""
+
+
+class LogStore(Protocol):
+    """Keeps how far the readable log of conversations has come, beside the events that it must be in step with."""
+
+    async def position(self) -> LogPosition | None:
+        """Return the position that was confirmed last; None if there never was one."""
+
+    async def confirm(self, position: LogPosition) -> None:
+        """Record a position; what stands before it in the file is safe on the medium."""
+
+    async def following(self, after: int, limit: int, characters: int) -> Sequence[tuple[int, Event]]:
+        """Return the events after a number, in the order in which they were stored.
+
+        :param characters: about so many at most, but one event at least
+        """
+
+    async def newest(self) -> int:
+        """Return the number of the event that was stored last, 0 if there is none."""
+
+
 class Upkeep(Protocol):
     """What the operator asks of the store as a whole."""
 
     async def stats(self) -> Stats:
         """Count what there is."""
+
+    async def describe(self, id: str) -> Mapping[str, Any] | None:
+        """Return everything that is stored about an event, document, note or relation; None if there is none."""
 
 
 class Store(Protocol):
@@ -145,6 +212,14 @@ class Store(Protocol):
     @property
     def vectors(self) -> VectorStore:
         """Vectors and the queue for them."""
+
+    @property
+    def forgetting(self) -> Forgetting:
+        """Deleting for good."""
+
+    @property
+    def log(self) -> LogStore:
+        """The place of the log of conversations."""
 
     @property
     def upkeep(self) -> Upkeep:

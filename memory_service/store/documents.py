@@ -87,7 +87,7 @@ def _archive(connection: apsw.Connection, events: Collection[str], principal: st
         connection.execute(
             "INSERT INTO document (id, kind, audience, principal, first_time, last_time, created, updated, summary,"
             " content) VALUES (?, 'archive', ?, ?, ?, ?, ?, ?, ?, '')",
-            (id, audience, principal, first, last, now, now, _summary(first, last, count)),
+            (id, audience, principal, first, last, now, now, summary_of(first, last, count)),
         )
         connection.execute(
             "UPDATE event SET tier = 'document', document = ? WHERE number IN (SELECT value FROM json_each(?))",
@@ -222,6 +222,7 @@ def _note(row: tuple[Any, ...]) -> Note:
     )
 
 
-def _summary(first: float, last: float, count: int) -> str:
+def summary_of(first: float, last: float, count: int) -> str:
+    """Say in one line what an archive is: how many events, and of which days."""
     days = [time.strftime("%Y-%m-%d", time.localtime(moment)) for moment in (first, last)]
     return f"{count} events of {days[0]}" if days[0] == days[1] else f"{count} events from {days[0]} to {days[1]}"

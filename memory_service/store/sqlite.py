@@ -9,6 +9,8 @@ from memory_service.store import events
 from memory_service.store.database import Database
 from memory_service.store.documents import SqliteDocuments
 from memory_service.store.events import SqliteEvents
+from memory_service.store.forget import SqliteForgetting
+from memory_service.store.log_position import SqliteLogPosition
 from memory_service.store.upkeep import SqliteUpkeep
 from memory_service.store.vectors import SqliteVectors
 
@@ -21,6 +23,8 @@ class SqliteStore:
         self.events = SqliteEvents(database)
         self.documents = SqliteDocuments(database)
         self.vectors = SqliteVectors(database)
+        self.forgetting = SqliteForgetting(database)
+        self.log = SqliteLogPosition(database)
         self.upkeep = SqliteUpkeep(database)
 
     @classmethod

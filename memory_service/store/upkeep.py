@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import apsw
 
 from memory_service.model import Stats
 from memory_service.store.database import Database
+from memory_service.store.describe import describe
 
 
 class SqliteUpkeep:
@@ -17,6 +21,10 @@ class SqliteUpkeep:
     async def stats(self) -> Stats:
         """Count; see :class:`memory_service.store.abc.Upkeep`."""
         return await self._database.read(self._count)
+
+    async def describe(self, id: str) -> Mapping[str, Any] | None:
+        """Describe an item; see :class:`memory_service.store.abc.Upkeep`."""
+        return await self._database.read(lambda connection: describe(connection, id))
 
     def _count(self, connection: apsw.Connection) -> Stats:
         tiers = dict(connection.execute("SELECT tier, count(*) FROM event GROUP BY tier"))
