@@ -13,6 +13,7 @@ from memory_service.model import Event
 from memory_service.recall.recall import Recall
 from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
 from memory_service.store.abc import Store
+from memory_service.tools import ToolRegistry
 from memory_service.words.segmenter import Segmenter
 
 
@@ -27,6 +28,7 @@ class MemoryService:
         self._store = store
         self._segmenter = segmenter
         self._recall = Recall(store, segmenter)
+        self._tools = ToolRegistry(peer)
         self._log = structlog.get_logger("memory_service")
 
     def serve(self) -> None:
@@ -36,6 +38,7 @@ class MemoryService:
         self._peer.serve("memory.search", self.search)
         self._peer.serve("memory.stats", self.stats)
         self._peer.serve("memory.health", self.health)
+        self._tools.serve()
 
     async def append(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Store an event; ``stored`` is False only if it asked not to be remembered.
