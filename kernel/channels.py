@@ -197,6 +197,7 @@ def _send_tool(channel: OutputChannel) -> dict[str, Any]:
             "required": ["payload"],
             "additionalProperties": False,
         },
+        "flags": {"always": True},
     }
 
 
@@ -205,7 +206,7 @@ def _help_tool(channel: OutputChannel) -> dict[str, Any]:
         "name": f"{OUTPUT_PREFIX}{channel.name}{HELP_SUFFIX}",
         "description": f"What can be sent over {channel.name}, and how.",
         "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
-        "flags": {"parallel_safe": True, "idempotent": True, "no_memory": True},
+        "flags": {"parallel_safe": True, "idempotent": True, "no_memory": True, "always": True},
     }
 
 

@@ -17,6 +17,7 @@ from kernel.bus import Hub, KernelPeer, access, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
+from kernel.methods.persona import PersonaMethods
 from kernel.methods.plugins import PluginMethods
 from kernel.methods.principals import PrincipalMethods
 from kernel.methods.settings import SettingMethods
@@ -24,10 +25,11 @@ from kernel.methods.status import StatusMethods
 from kernel.methods.turns import TurnMethods
 from kernel.principals import Principals
 from kernel.prompt import PastTurn, Timelines
+from kernel.prompt.persona import Persona
 from kernel.remember import Rememberer
 from kernel.sources import Sources
 from kernel.stage_host import StageHost
-from kernel.tools import ToolRegistry
+from kernel.tools import MEMORY, ToolRegistry
 from kernel.turns.environment import TurnEnvironment
 from kernel.turns.history import load_timeline
 from kernel.turns.lanes import Lanes, Slots
@@ -55,6 +57,7 @@ class Kernel:
         self._database = config_database(data_dir.kernel / "config.db")
         self._config = ConfigRegistry(self._database, overrides)
         self._principals = Principals(self._database)
+        self._persona = Persona(self._database, self._config)
         self._journal = Journal(data_dir.kernel / "journal.db")
         self._stages = StageHost()
         self._tools = ToolRegistry()
@@ -92,6 +95,7 @@ class Kernel:
         await self._config.load()
         set_level(self._config.text("core.log.level"))
         await self._principals.load()
+        await self._persona.load()
         if self._owner_key:
             await self._principals.import_key("owner", self._owner_key)
         await self._journal.open()
@@ -125,6 +129,7 @@ class Kernel:
             timelines=Timelines(self._load_timeline),
             sources=self._sources,
             rememberer=self._rememberer,
+            persona=self._persona,
             wall_clock=time.time,
             absent_tools=self._plugins.absent_tools,
             plugins_back=self._plugins_back,
@@ -147,6 +152,7 @@ class Kernel:
         self._plugins.serve(self._bus)
         SettingMethods(self._config).serve(self._bus)
         PrincipalMethods(self._principals).serve(self._bus)
+        PersonaMethods(self._persona).serve(self._bus)
         TurnMethods(
             self._bus, self._journal, self._lanes, self._machine, self._sources, self._principals.exists
         ).serve()
@@ -186,11 +192,11 @@ class Kernel:
             return
         if what == "gone":
             self._peer_states.pop(name, None)
-            if peer["tier"] in access.PLUGIN_TIERS:
+            if peer["tier"] in access.PLUGIN_TIERS or name == MEMORY:
                 self._plugins.forget(name, peer["generation"])
             return
         self._peer_states[name] = "suspect" if what == "suspect" else "running"
-        if name == "memory":
+        if name == MEMORY:
             self._rememberer.wake()
         elif name == "provider":
             self._sources.forget()

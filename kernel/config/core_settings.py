@@ -235,7 +235,10 @@ _AGENT = (
         "core.agent.personal_prompt",
         "text",
         PERSONA,
-        {"en": "Who the agent is and how it speaks", "zh": "智能体的身份和说话方式"},
+        {
+            "en": "Who the agent is and how it speaks, as long as `homeagent persona` has nothing else; empty: nothing",
+            "zh": "智能体的身份和说话方式，未用 `homeagent persona` 另行设定时生效；留空则不作规定",
+        },
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The tables of ``config.db``: settings, and who may speak to the agent. A released migration is never edited."""
+"""The tables of ``config.db``: settings, who may speak, and the persona. A released migration is never edited."""
 
 from __future__ import annotations
 
@@ -38,6 +38,26 @@ MIGRATIONS = (
             is_imported INTEGER NOT NULL DEFAULT 0
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX keys_of_principal ON keys (principal);
+        """,
+    ),
+    Migration(
+        2,
+        "persona",
+        """
+        CREATE TABLE persona (
+            version INTEGER PRIMARY KEY, -- the highest is in force; the one before it is kept
+            content TEXT, -- NULL: the setting core.agent.personal_prompt counts
+            origin TEXT NOT NULL, -- who set it: conversation, command, file, personal.md
+            changed_at REAL NOT NULL
+        ) STRICT;
+
+        CREATE TABLE persona_choice (
+            only INTEGER PRIMARY KEY CHECK (only = 1),
+            mode TEXT CHECK (mode IN ('default', 'custom', 'later')), -- NULL: nobody has chosen
+            decided_at REAL,
+            file_sha256 BLOB -- of personal.md, as it was imported last
+        ) STRICT;
+        INSERT INTO persona_choice (only) VALUES (1);
         """,
     ),
 )

@@ -1,4 +1,7 @@
-"""kernel.define_settings and kernel.register: plugins tell the kernel what they have, as one group."""
+"""kernel.define_settings and kernel.register: plugins tell the kernel what they have, as one group.
+
+The memory service registers its tools likewise, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry
 from kernel.methods.body import as_map
 from kernel.stage_host import StageHost, StageSpec
-from kernel.tools import KERNEL, OUTPUT_PREFIX, ToolRegistry
+from kernel.tools import KERNEL, OUTPUT_PREFIX, SERVICES, ToolRegistry
 from kernel.turns import own_tools
 
 _log = structlog.get_logger("plugins")
@@ -32,6 +35,7 @@ class PluginMethods:
         self._generations: dict[str, int] = {}
         self.absent_tools: dict[str, str] = {}
         """Tools of plugins that died and are being started again, with their plugins."""
+        self._offer_own_tools()
 
     def serve(self, bus: BusPeer) -> None:
         """Answer the methods."""
@@ -56,6 +60,8 @@ class PluginMethods:
     async def register(self, body: Any, call: CallContext) -> dict[str, Any]:
         """Replace all that a plugin had registered by this group, or change nothing."""
         fields, plugin, tier = as_map(body), call.origin.name, call.origin.tier
+        if plugin in SERVICES:
+            _refuse_all_but_tools(plugin, fields)
         specs = [StageSpec.from_wire(each) for each in _list(fields, "stages")]
         tools_before, channels_before = self._tools.of_plugin(plugin), self._channels.of_plugin(plugin)
         self._tools.register(plugin, call.origin.generation, _list(fields, "tools"))
@@ -100,6 +106,12 @@ class PluginMethods:
 
     def _offer_own_tools(self) -> None:
         self._tools.register(KERNEL, 0, own_tools.definitions(self._channels))
+
+
+def _refuse_all_but_tools(service: str, fields: Mapping[str, Any]) -> None:
+    for part in ("stages", "outputs", "inputs"):
+        if fields.get(part):
+            raise Denied(f"the service {service} may register tools only, not {part}", field=part)
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:

@@ -21,6 +21,11 @@ When a tool failed or may still be running, say so.
 - Your plain text is sent to the person you talk to."""
 """Stable text, identical from turn to turn. Nothing in it may depend on the time, the turn or the version."""
 
+FIRST_RUN = """\
+The owner has not chosen your personality yet. After your answer, and once in a conversation, offer briefly: \
+the default one, one that they describe, or to decide later. When they have decided, call persona_set."""
+"""Stands with the input, since it comes and goes: the fixed part before it stays as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
@@ -62,6 +67,7 @@ class PromptBuilder:
         speaker: str,
         hits: Sequence[dict[str, Any]],
         memory_state: str,
+        asks_for_persona: bool = False,
     ) -> dict[str, Any]:
         """Return the last message: memory, circumstances, and the input itself, word for word."""
         blocks = []
@@ -71,6 +77,8 @@ class PromptBuilder:
         moment = time.strftime("%Y-%m-%d %H:%M %A", time.localtime(now))
         who = f", from {speaker}" if speaker else ""
         blocks.append(f"<now>{moment}, by {channel}{who}</now>")
+        if asks_for_persona:
+            blocks.append(f"<first_run>{FIRST_RUN}</first_run>")
         return {"role": "user", "content": "\n".join([*blocks, "", text])}
 
     def _memory(self, hits: Sequence[dict[str, Any]], state: str) -> str:

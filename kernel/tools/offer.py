@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.tools.tool import KERNEL, Tool
+from kernel.tools.tool import KERNEL, SERVICES, Tool, ToolFlags
 
 GET_PLUGIN_TOOLS = Tool(
     name="get_plugin_tools",
@@ -19,9 +19,11 @@ GET_PLUGIN_TOOLS = Tool(
         "required": ["plugin_name"],
         "additionalProperties": False,
     },
+    flags=ToolFlags(no_memory=True, parallel_safe=True, idempotent=True),
 )
 _LONGEST_DESCRIPTION = 60
 _LONGEST_LINE = 400
+_SHARE_OF_A_SERVICE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Offer:
     """What a model is told of the tools.
 
     :ivar schemas: ``{name, description, parameters}`` of those that it can call at once
-    :ivar catalogue: one line for each plugin whose tools it must fetch first
+    :ivar catalogue: one line for each plugin or service that has tools which it must fetch first
     :ivar tokens: what the schemas cost, by estimate; the catalogue is part of the prompt's text
     """
 
@@ -46,31 +48,54 @@ def choose(
 ) -> Offer:
     """Choose what to show.
 
-    The kernel's own tools always; then whole plugins, those with the smallest schemas first, as long as the budget
-    lasts. What was fetched comes on top and moves nothing else, the catalogue neither. The same registrations give the
-    same offer, so that providers can cache the prompt.
+    Of a service the tools flagged ``always``; then whole plugins, those with the smallest schemas first, as long as the
+    budget lasts. What was fetched comes on top and moves nothing else, the catalogue neither. The same registrations
+    give the same offer, so that providers can cache the prompt.
 
-    :param groups: plugin → its tools
+    :param groups: plugin or service → its tools
     """
-    cost = {plugin: sum(_tokens(tool, estimate) for tool in tools) for plugin, tools in groups.items()}
-    left = budget_tokens - cost.get(KERNEL, 0)
-    hidden: list[str] = []
-    for plugin in sorted(groups.keys() - {KERNEL}, key=lambda each: (cost[each], each)):
+    shown: dict[str, Sequence[Tool]] = {}
+    hidden: dict[str, Sequence[Tool]] = {}
+    left = budget_tokens
+    for service in SERVICES:
+        shown[service], hidden[service] = _split(service, groups.get(service, ()), budget_tokens, estimate)
+        left -= _cost(shown[service], estimate)
+    cost = {plugin: _cost(tools, estimate) for plugin, tools in groups.items() if plugin not in SERVICES}
+    for plugin in sorted(cost, key=lambda each: (cost[each], each)):
         left -= cost[plugin]
-        if left < 0:
-            hidden.append(plugin)
-    shown = sorted(
-        (plugin for plugin in groups if plugin not in hidden or plugin in fetched),
-        key=lambda each: (each != KERNEL, each in hidden, each),
-    )
-    tools = [tool for plugin in shown for tool in groups[plugin]]
-    if hidden:
-        tools.insert(0, GET_PLUGIN_TOOLS)
+        (shown if left >= 0 else hidden)[plugin] = groups[plugin]
+    hidden = {plugin: hidden[plugin] for plugin in sorted(hidden) if hidden[plugin]}
+    tools = [GET_PLUGIN_TOOLS] if hidden else []
+    for owner in (*SERVICES, *sorted(shown.keys() - set(SERVICES))):
+        tools += shown[owner]
+    for owner in (each for each in hidden if each in fetched):
+        tools += hidden[owner]
     return Offer(
         schemas=tuple(tool.schema for tool in tools),
-        catalogue=tuple(_line(plugin, groups[plugin]) for plugin in sorted(hidden)),
-        tokens=sum(_tokens(tool, estimate) for tool in tools),
+        catalogue=tuple(_line(plugin, tools) for plugin, tools in hidden.items()),
+        tokens=_cost(tools, estimate),
     )
+
+
+def _split(
+    service: str, tools: Sequence[Tool], budget_tokens: int, estimate: Callable[[str], int]
+) -> tuple[list[Tool], list[Tool]]:
+    """Return the tools of a service that are shown in full, and those that must be fetched.
+
+    Another service than the kernel gets half of the budget at most, in the order in which it registered them.
+    """
+    room = budget_tokens if service == KERNEL else int(budget_tokens * _SHARE_OF_A_SERVICE)
+    shown: list[Tool] = []
+    hidden: list[Tool] = []
+    for tool in tools:
+        room -= _tokens(tool, estimate) if tool.flags.always else 0
+        is_shown = tool.flags.always and (room >= 0 or service == KERNEL)
+        (shown if is_shown else hidden).append(tool)
+    return shown, hidden
+
+
+def _cost(tools: Sequence[Tool], estimate: Callable[[str], int]) -> int:
+    return sum(_tokens(tool, estimate) for tool in tools)
 
 
 def _tokens(tool: Tool, estimate: Callable[[str], int]) -> int:

@@ -10,7 +10,7 @@ from homeagent_sdk.errors import Conflict, Invalid, NotFound
 from kernel.prompt.tokens import estimate_tokens
 from kernel.tools.arguments import parse_arguments
 from kernel.tools.offer import GET_PLUGIN_TOOLS, Offer, choose
-from kernel.tools.tool import KERNEL, Tool, read_tool
+from kernel.tools.tool import Tool, read_tool
 from kernel.tools.validation import check_arguments
 
 _MOST_TOOLS = 512
@@ -102,17 +102,19 @@ class ToolRegistry:
         return offer
 
     def describe(self, plugin: str) -> list[dict[str, Any]]:
-        """Return the schemas of a plugin's tools: what ``get_plugin_tools`` answers.
+        """Return the schemas of a plugin's tools: what ``get_plugin_tools`` answers; of a service those not shown.
 
         :raises NotFound: no such plugin has tools
         """
         tools = self._groups.get(plugin.strip())
         if not tools:
-            known = ", ".join(sorted(self._groups.keys() - {KERNEL})) or "none"
+            known = ", ".join(sorted(self._groups)) or "none"
             raise NotFound(
                 f"no plugin {plugin[:64]!r} has tools", field="plugin_name", hint=f"plugins with tools: {known}"
             )
-        return [tool.schema for tool in tools]
+        schemas = [tool.schema for tool in tools]
+        shown = {schema["name"] for schema in self.offer().schemas}
+        return [schema for schema in schemas if schema["name"] not in shown] or schemas
 
     def _put(self, plugin: str, tools: list[Tool]) -> None:
         names: set[str] = set()

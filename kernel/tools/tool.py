@@ -12,6 +12,10 @@ from homeagent_sdk.errors import Invalid
 
 KERNEL = "kernel"
 """Owner of the kernel's own tools."""
+MEMORY = "memory"
+"""The memory service, whose tools come and go as those of a plugin do."""
+SERVICES = (KERNEL, MEMORY)
+"""Owners of tools that are no plugins, and whose names no plugin may have."""
 OUTPUT_PREFIX = "output_send__"
 """Begins the names of tools that the kernel makes of output channels; no plugin may use it."""
 
@@ -19,7 +23,7 @@ LONGEST_TIMEOUT_S = 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_DESCRIPTION = 8_000
 _LARGEST_SCHEMA_BYTES = 64 * 1024
-_SWITCHES = ("no_memory", "parallel_safe", "serial", "idempotent", "requires_approval")
+_SWITCHES = ("no_memory", "parallel_safe", "serial", "idempotent", "requires_approval", "always")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class ToolFlags:
     :ivar serial: it never runs beside others, whatever ``parallel_safe`` says
     :ivar idempotent: running it twice is as running it once, so that it may be repeated after a crash
     :ivar requires_approval: a person must agree before it runs
+    :ivar always: a model is shown it in full in every request; of a service only, whose other tools must be fetched
     :ivar timeout_s: its time limit in seconds; None: that of ``core.agent.tool_timeout``
     """
 
@@ -39,6 +44,7 @@ class ToolFlags:
     serial: bool = False
     idempotent: bool = False
     requires_approval: bool = False
+    always: bool = False
     timeout_s: float | None = None
 
 
@@ -97,7 +103,7 @@ def read_tool(plugin: str, generation: int, body: Any) -> Tool:
         plugin=plugin,
         description=description,
         parameters=_parameters(where, body.get("parameters")),
-        flags=_flags(where, body.get("flags")),
+        flags=_flags(where, plugin, body.get("flags")),
         generation=generation,
     )
 
@@ -127,7 +133,7 @@ def _parameters(where: str, body: Any) -> dict[str, Any]:
     return {"type": "object", **body, "properties": properties}
 
 
-def _flags(where: str, body: Any) -> ToolFlags:
+def _flags(where: str, plugin: str, body: Any) -> ToolFlags:
     if body is None:
         return ToolFlags()
     if not isinstance(body, dict):
@@ -138,6 +144,12 @@ def _flags(where: str, body: Any) -> ToolFlags:
     for switch in _SWITCHES:
         if not isinstance(body.get(switch, False), bool):
             raise Invalid(f"{switch} of {where} must be true or false", field=f"flags.{switch}")
+    if body.get("always", False) and plugin not in SERVICES:
+        raise Invalid(
+            f"{where} asks to be shown always, which only services may",
+            field="flags.always",
+            hint="leave it out: tools of plugins are shown in full as far as there is room",
+        )
     timeout_s = body.get("timeout_s")
     if timeout_s is not None and (isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float)):
         raise Invalid(f"timeout_s of {where} must be a number of seconds", field="flags.timeout_s")

@@ -66,8 +66,8 @@ def fixed_parts(run: TurnRun) -> PromptParts:
     config = run.environment.config
     return PromptParts(
         system_prompt=config.text("core.agent.system_prompt"),
-        persona=config.text("core.agent.personal_prompt"),
-        catalogue=run.environment.tools.offer(run.frame.fetched).catalogue,
+        persona=run.environment.persona.text,
+        catalogue=run.environment.tools.offer().catalogue,
     )
 
 
@@ -82,8 +82,7 @@ async def _target(run: TurnRun) -> int:
 
 
 async def _offered(run: TurnRun) -> int:
-    source = await run.source()
-    return run.environment.tools.offer(run.frame.fetched).tokens if source.takes_tools else 0
+    return (await run.offer()).tokens
 
 
 def _share(available: int, percent: int) -> int:

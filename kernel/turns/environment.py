@@ -13,11 +13,13 @@ from homeagent_sdk.errors import HomeAgentError
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry
 from kernel.journal import Journal
+from kernel.principals import OWNER
 from kernel.prompt import PastTurn, PromptBuilder, Timelines, TokenCorrection
+from kernel.prompt.persona import Persona
 from kernel.remember import Rememberer
 from kernel.sources import Sources, SourceView
 from kernel.stage_host import StageHost, StageResult
-from kernel.tools import ToolRegistry
+from kernel.tools import KERNEL, Offer, ToolRegistry
 from kernel.turns.feed import TurnFeed
 from kernel.turns.frame import SCHEMA_VERSION, TurnFrame
 from kernel.turns.recording import PATIENCE_S, record
@@ -49,6 +51,7 @@ class TurnEnvironment:
     timelines: Timelines
     sources: Sources
     rememberer: Rememberer
+    persona: Persona
     wall_clock: Callable[[], float]
     absent_tools: Mapping[str, str] = field(default_factory=dict)
     plugins_back: Callable[[], Awaitable[None]] = _at_once
@@ -96,6 +99,25 @@ class TurnRun:
     async def source(self) -> SourceView:
         """Return the source that will probably answer."""
         return await self.environment.sources.choose(self.frame.model)
+
+    @property
+    def is_owner_speaking(self) -> bool:
+        """Whether the turn answers the owner in person, and not a timer of theirs or anybody else."""
+        frame = self.frame
+        return frame.principal == OWNER and frame.kind == "user" and frame.level != "L1"
+
+    async def asks_for_persona(self) -> bool:
+        """Tell whether the model is to offer the owner the choice of its personality."""
+        is_open = self.is_owner_speaking and self.environment.persona.is_choice_open
+        return is_open and (await self.source()).takes_tools
+
+    async def offer(self) -> Offer:
+        """Return the tools that the model is shown; none where it takes none, the catalogue apart."""
+        fetched = self.frame.fetched
+        if await self.asks_for_persona():
+            fetched = [*fetched, KERNEL]
+        offer = self.environment.tools.offer(fetched)
+        return offer if (await self.source()).takes_tools else Offer((), offer.catalogue, 0)
 
     async def publish(self, topic: str, payload: dict[str, Any]) -> None:
         """Put an event on the ring; a turn never fails because nobody can be told of it."""

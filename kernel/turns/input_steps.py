@@ -105,6 +105,7 @@ async def prefix(run: TurnRun) -> list[dict[str, Any]]:
                 speaker=frame.speaker,
                 hits=frame.hits,
                 memory_state=frame.memory_state,
+                asks_for_persona=await run.asks_for_persona(),
             ),
         ]
     return run.prefix

@@ -32,6 +32,7 @@ async def ask(run: TurnRun) -> str:
     """Ask the model; its text goes to the followers while it comes."""
     frame = run.frame
     request = await _request(run)
+    offered_tokens = (await run.offer()).tokens
     try:
         done = await _answer(run, request)
     except HomeAgentError as error:
@@ -39,7 +40,7 @@ async def ask(run: TurnRun) -> str:
             _log.info("prompt too long; trying with half the context", turn=frame.turn_id)
             return input_steps.shrink(run)
         raise
-    _take_in(run, request, done)
+    _take_in(run, estimate_messages(request["messages"]) + offered_tokens, done)
     await run.publish(
         "agent_llm_chain",
         {
@@ -75,16 +76,12 @@ async def post_action(run: TurnRun) -> str:
     return BEFORE_OUTPUT
 
 
-def _take_in(run: TurnRun, request: Mapping[str, Any], done: Mapping[str, Any]) -> None:
-    frame, environment = run.frame, run.environment
+def _take_in(run: TurnRun, estimated_tokens: int, done: Mapping[str, Any]) -> None:
+    frame = run.frame
     message, usage = done["message"], done.get("usage") or {}
     frame.usage.add(usage)
-    offered = environment.tools.offer(frame.fetched).tokens if request["tools"] else 0
-    environment.correction.learn(
-        str(done.get("source", "")),
-        estimate_messages(request["messages"]) + offered,
-        int(usage.get("prompt_tokens") or 0),
-    )
+    reported = int(usage.get("prompt_tokens") or 0)
+    run.environment.correction.learn(str(done.get("source", "")), estimated_tokens, reported)
     frame.llm_text = str(message.get("content") or "")
     frame.opaque = message.get("opaque")
     frame.finish_reason = str(done.get("finish_reason") or "stop")
@@ -116,7 +113,7 @@ async def _request(run: TurnRun) -> dict[str, Any]:
     frame, environment = run.frame, run.environment
     prefix = await input_steps.prefix(run)
     source = await run.source()
-    tools = list(environment.tools.offer(frame.fetched).schemas) if source.takes_tools else []
+    tools = list((await run.offer()).schemas)
     return {
         "messages": [*prefix, *await fitting_tail(run, prefix)],
         "tools": tools,

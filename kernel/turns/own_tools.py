@@ -1,4 +1,4 @@
-"""The kernel's own tools: the catalogue of tools, the list of channels, and sending over a channel."""
+"""The kernel's own tools: catalogue of tools, personality, list of channels, and sending over a channel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kernel.channels import ChannelRegistry, channel_of_tool
 from kernel.tools import GET_PLUGIN_TOOLS, ArgumentsRefused, parse_arguments
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import ToolCall
+from kernel.turns.persona_tool import PERSONA_SET, persona_set
 
 LIST_CHANNELS: Final = {
     "name": "output_list_channels",
     "description": "List the channels over which a message can be sent to somebody elsewhere.",
     "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
-    "flags": {"parallel_safe": True, "idempotent": True, "no_memory": True},
+    "flags": {"parallel_safe": True, "idempotent": True, "no_memory": True, "always": True},
 }
 _SEND_TIMEOUT_S: Final = 30.0
 _SURELY_NOT_SENT: Final = (Denied, Invalid, NotFound, Overloaded)
@@ -25,7 +26,7 @@ _SURELY_NOT_SENT: Final = (Denied, Invalid, NotFound, Overloaded)
 def definitions(channels: ChannelRegistry) -> list[dict[str, Any]]:
     """Return the kernel's tools as the registry takes them; those for sending are there while there are channels."""
     sending = channels.tools()
-    return [LIST_CHANNELS, *sending] if sending else []
+    return [*([LIST_CHANNELS, *sending] if sending else []), PERSONA_SET]
 
 
 async def run(turn: TurnRun, call: ToolCall, arguments: Mapping[str, Any]) -> Any:
@@ -35,11 +36,9 @@ async def run(turn: TurnRun, call: ToolCall, arguments: Mapping[str, Any]) -> An
     """
     environment = turn.environment
     if call.name == GET_PLUGIN_TOOLS.name:
-        plugin = str(arguments["plugin_name"]).strip()
-        schemas = environment.tools.describe(plugin)
-        if plugin not in turn.frame.fetched:
-            turn.frame.fetched.append(plugin)
-        return schemas
+        return _fetch(turn, str(arguments["plugin_name"]).strip())
+    if call.name == PERSONA_SET["name"]:
+        return await persona_set(turn, arguments)
     if call.name == LIST_CHANNELS["name"]:
         return [
             {"channel": each.name, "types": list(each.types), "description": each.description}
@@ -50,6 +49,17 @@ async def run(turn: TurnRun, call: ToolCall, arguments: Mapping[str, Any]) -> An
         raise NotFound(f"the kernel has no tool {call.name}")
     name, is_help = target
     return environment.channels.help_text(name) if is_help else await _send(turn, call, name, arguments)
+
+
+def _fetch(turn: TurnRun, plugin: str) -> list[dict[str, Any]]:
+    """Return the tools of a plugin, which are offered from now on."""
+    environment = turn.environment
+    if plugin in environment.absent_tools.values():
+        raise Unavailable(f"{plugin} is unavailable, restarting", hint="go on without it, or try again in a while")
+    schemas = environment.tools.describe(plugin)
+    if plugin not in turn.frame.fetched:
+        turn.frame.fetched.append(plugin)
+    return schemas
 
 
 async def _send(turn: TurnRun, call: ToolCall, name: str, arguments: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import structlog
 
 from homeagent_sdk.errors import HomeAgentError, NotFound, TimedOut, Unavailable
 from kernel.errors import RequiredHandlerFailed
-from kernel.tools import KERNEL, ArgumentsRefused, Tool, check_arguments, plan
+from kernel.tools import KERNEL, SERVICES, ArgumentsRefused, Tool, check_arguments, plan
 from kernel.turns import own_tools
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import BEFORE_OUTPUT, FINISHED, LLM, STARTED, ToolCall
@@ -143,17 +143,16 @@ async def _execute(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[
 
 
 async def _call_plugin(run: TurnRun, call: ToolCall, tool: Tool, arguments: Mapping[str, Any], limit_s: float) -> Any:
-    body = {
-        "tool": call.name,
-        "arguments": dict(arguments),
-        "context": {**run.context, "call_id": f"{run.frame.turn_id}-{call.call_id}"},
-    }
+    context = {**run.context, "call_id": f"{run.frame.turn_id}-{call.call_id}"}
+    if tool.plugin in SERVICES:
+        context["audience"] = [run.frame.principal]
+    body = {"tool": call.name, "arguments": dict(arguments), "context": context}
     answer = await run.environment.bus.call(
         f"{tool.plugin}.tool", body, timeout_s=limit_s, idempotent=tool.flags.idempotent
     )
     if not isinstance(answer, dict):
         call.is_error = True
-        return {"reason": "internal", "detail": f"The plugin {tool.plugin} answered with something that is no result."}
+        return {"reason": "internal", "detail": f"{_named(tool.plugin)} answered with something that is no result."}
     call.is_error = bool(answer.get("is_error"))
     return answer.get("error") if call.is_error and answer.get("error") else answer.get("content")
 
@@ -172,7 +171,11 @@ def _problem(tool: Tool, error: HomeAgentError, limit_s: float) -> dict[str, Any
 
 
 def _restarting(plugin: str) -> str:
-    return f"The plugin {plugin} is unavailable, restarting."
+    return f"{_named(plugin)} is unavailable, restarting."
+
+
+def _named(owner: str) -> str:
+    return f"The {owner} service" if owner in SERVICES else f"The plugin {owner}"
 
 
 def _why_there_is_none(run: TurnRun, call: ToolCall, error: NotFound) -> str:

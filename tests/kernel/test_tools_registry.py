@@ -137,7 +137,7 @@ def names(offer):
 def test_as_long_as_all_schemas_fit_the_model_is_shown_them_all(registry):
     registry.register("timer", 1, [body("timer_set")])
     registry.register("echo", 1, [body("echo")])
-    registry.register(KERNEL, 0, [body("output_list_channels")])
+    registry.register(KERNEL, 0, [body("output_list_channels", flags={"always": True})])
     offer = registry.offer()
     assert names(offer) == ["output_list_channels", "echo", "timer_set"]
     assert offer.catalogue == ()

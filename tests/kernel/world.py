@@ -16,10 +16,12 @@ from homeagent_sdk.testing.local_bus import LocalPeer
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
+from kernel.methods.persona import PersonaMethods
 from kernel.methods.plugins import PluginMethods
 from kernel.methods.status import StatusMethods
 from kernel.methods.turns import TurnMethods
 from kernel.prompt import Timelines
+from kernel.prompt.persona import COMMAND, Persona
 from kernel.remember import Rememberer
 from kernel.sources import Sources
 from kernel.stage_host import StageHost
@@ -164,12 +166,24 @@ class FakeMemory:
 
 
 class World:
-    """One run of the kernel over a data directory; :meth:`again` is the next one."""
+    """One run of the kernel over a data directory; :meth:`again` is the next one.
 
-    def __init__(self, folder: Path, overrides: dict[str, Any] | None = None, *, patience_s: float = 60.0) -> None:
+    :param has_persona: whether the owner has chosen a persona already, and is not asked for one
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        overrides: dict[str, Any] | None = None,
+        *,
+        patience_s: float = 60.0,
+        has_persona: bool = True,
+    ) -> None:
         self.folder = folder
         self.overrides = overrides or {}
         self.patience_s = patience_s
+        self.has_persona = has_persona
+        self.now: Callable[[], float] = time.time
         self.bus = LocalBus()
         self.provider = FakeProvider(self.bus)
         self.memory = FakeMemory(self.bus)
@@ -192,6 +206,10 @@ class World:
         await self._database.open()
         config = ConfigRegistry(self._database, self.overrides)
         await config.load()
+        self.persona = Persona(self._database, config, wall_clock=lambda: self.now())
+        await self.persona.load()
+        if self.has_persona:
+            await self.persona.reset(COMMAND)
         self.journal = Journal(self.folder / "journal.db")
         await self.journal.open()
         return config
@@ -212,6 +230,7 @@ class World:
             timelines=Timelines(self._timeline),
             sources=self.sources,
             rememberer=self.rememberer,
+            persona=self.persona,
             wall_clock=time.time,
             absent_tools=self.plugins.absent_tools,
             patience_s=self.patience_s,
@@ -222,6 +241,7 @@ class World:
             self.machine.run, self.machine.withdraw, self.slots, lambda: config.int("core.agent.queue_limit")
         )
         self.plugins.serve(self.peer)
+        PersonaMethods(self.persona).serve(self.peer)
         self.methods = TurnMethods(
             self.peer, self.journal, self.lanes, self.machine, self.sources, self.principals.__contains__
         )
@@ -251,7 +271,7 @@ class World:
 
     async def again(self, *, is_open: bool = True) -> World:
         """Start a kernel on what this one left; plugins have to register anew."""
-        successor = World(self.folder, self.overrides, patience_s=self.patience_s)
+        successor = World(self.folder, self.overrides, patience_s=self.patience_s, has_persona=False)
         return await successor.start(is_open=is_open)
 
     # -- what a channel does ------------------------------------------------------------------------------------------

@@ -177,7 +177,10 @@ async def test_turns_that_are_taken_up_wait_for_their_plugins(world: World) -> N
     await successor.plugin("p", tools=[tool("t")])
     back.set()
     await successor.follow(turn_id)
-    assert [each["name"] for each in successor.provider.requests[-1]["request"]["tools"]] == ["t"]
+    assert [each["name"] for each in successor.provider.requests[-1]["request"]["tools"]] == [
+        "get_plugin_tools",
+        "t",
+    ]
     await successor.stop()
 
 
