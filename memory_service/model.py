@@ -89,11 +89,13 @@ class Candidate:
 
     :ivar relevance: BM25, greater is better; comparable only within one search
     :ivar matched: which terms it has, as indexes into the terms asked for
+    :ivar number: its number in the store, by which its vectors are found
     """
 
     event: Event
     relevance: float
     matched: frozenset[int]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,25 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An event that is worth putting before the model.
+    """Something that is worth putting before the model.
 
+    :ivar kind: ``event``, ``note`` or ``fact``
+    :ivar tier: where it lies, one of :data:`TIERS`
+    :ivar speaker: the name of who said it; of a note or a fact, whose it is
+    :ivar text: what was said, what the note says, or the fact with the sentence that it came from
+    :ivar reply: what the agent answered, empty for all but events
     :ivar score: greater is better; comparable only within one answer
-    :ivar why: the words that it was found by
+    :ivar why: the words that it was found by, and ``meaning`` if its meaning was near
     """
 
-    event: Event
+    id: str
+    kind: str
+    tier: str
+    time: float
+    speaker: str
+    channel: str
+    text: str
+    reply: str
     score: float
     why: str
 
@@ -207,6 +221,7 @@ class NoteCandidate:
     note: Note
     relevance: float
     matched: frozenset[int]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

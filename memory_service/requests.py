@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from homeagent_sdk.catalogue import text
@@ -115,17 +115,7 @@ def recalled_body(recalled: Recalled) -> dict[str, Any]:
 
 
 def _hit_body(hit: Hit) -> dict[str, Any]:
-    event = hit.event
-    return {
-        "id": event.id,
-        "time": event.time,
-        "speaker": event.speaker,
-        "channel": event.channel,
-        "text": event.input,
-        "reply": event.response,
-        "score": round(hit.score, 4),
-        "why": hit.why,
-    }
+    return {**asdict(hit), "score": round(hit.score, 4)}
 
 
 def _query(fields: Fields) -> str:

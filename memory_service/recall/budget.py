@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memory_service.model import Event, Hit, estimated_tokens
+from memory_service.model import Hit, estimated_tokens
 
 _EVENT_OVERHEAD_TOKENS = 16
 """What the prompt puts around an event: its time, its speaker, its id."""
@@ -20,7 +20,7 @@ def within(hits: Iterable[Hit], limit: int, budget_tokens: int) -> tuple[list[Hi
     for hit in hits:
         if len(kept) == limit:
             break
-        cost = _cost(hit.event)
+        cost = _cost(hit)
         if cost <= left:
             kept.append(hit)
             left -= cost
@@ -29,5 +29,5 @@ def within(hits: Iterable[Hit], limit: int, budget_tokens: int) -> tuple[list[Hi
     return kept, omitted
 
 
-def _cost(event: Event) -> int:
-    return _EVENT_OVERHEAD_TOKENS + estimated_tokens(event.input) + estimated_tokens(event.response)
+def _cost(hit: Hit) -> int:
+    return _EVENT_OVERHEAD_TOKENS + estimated_tokens(hit.text) + estimated_tokens(hit.reply)

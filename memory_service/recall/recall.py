@@ -1,27 +1,38 @@
-"""Recall by words: question → terms → candidates → order → verdict → budget."""
+"""Recall: question → words and meaning → candidates of both → order → verdict → budget."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from memory_service.model import Recalled
+from memory_service.model import Recalled, Search, Term
 from memory_service.recall.budget import within
-from memory_service.recall.ranking import is_no_record, rank
+from memory_service.recall.candidates import EVENT, NOTE, Found, by_words, event_found, note_found
+from memory_service.recall.ranking import Question, is_no_record, rank
 from memory_service.store.abc import Store
+from memory_service.vectors.abc import Meaning, Meanings
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
 
-CANDIDATES = 32
-"""So many events are ranked in full; the store chooses them by BM25."""
+CANDIDATES = 48
+"""So many events at least are taken from each path: the best by words, and the nearest by meaning."""
+
+_CANDIDATES_PER_HIT = 5
+_MOST_CANDIDATES = 200
+_NOTES = 8
+_NOTHING = Search((), 0, ())
 
 
 class Recall:
-    """Answers questions out of a store."""
+    """Answers questions out of a store.
 
-    def __init__(self, store: Store, segmenter: Segmenter) -> None:
+    :param meanings: finds what means the same; None: words decide alone
+    """
+
+    def __init__(self, store: Store, segmenter: Segmenter, meanings: Meanings | None = None) -> None:
         self._store = store
         self._segmenter = segmenter
+        self._meanings = meanings
 
     async def recall(
         self,
@@ -32,22 +43,67 @@ class Recall:
         limit: int = 8,
         budget_tokens: int | None = None,
     ) -> Recalled:
-        """Find the events that belong to a question.
+        """Find the events and notes that belong to a question.
 
         Hits are ranked even if there is no record, so that the caller can show near misses as what they are.
 
-        :param audience: who will read the answer: only events that all of them may see; None: all events
-        :param exclude: ids of events not wanted, such as those already in the prompt
+        :param audience: who will read the answer: only what all of them may see; None: everything
+        :param exclude: ids not wanted, such as those already in the prompt
         :param budget_tokens: how much the hits may take together; None: no limit
         :raises Unavailable: the store cannot be read
         """
-        asked = await asyncio.to_thread(terms, query, self._segmenter)
-        if not asked:
+        asked, meaning = await asyncio.gather(asyncio.to_thread(terms, query, self._segmenter), self._meaning_of(query))
+        if not asked and meaning is None:
             return Recalled((), no_record=True)
-        search = await self._store.events.find(asked, audience, exclude, max(CANDIDATES, limit))
-        ranked = rank(search, asked)
+        count = min(max(CANDIDATES, _CANDIDATES_PER_HIT * limit), max(_MOST_CANDIDATES, limit))
+        question, found = await self._candidates(asked, meaning, audience, exclude, count)
+        ranked = rank(question, found)
         if budget_tokens is None:
             hits, omitted = ranked[:limit], 0
         else:
             hits, omitted = within(ranked, limit, budget_tokens)
-        return Recalled(tuple(hits), no_record=is_no_record(search, asked), omitted=omitted)
+        return Recalled(tuple(hits), no_record=is_no_record(question, found), omitted=omitted)
+
+    async def _meaning_of(self, query: str) -> Meaning | None:
+        return None if self._meanings is None else await self._meanings.of(query)
+
+    async def _candidates(
+        self,
+        asked: Sequence[Term],
+        meaning: Meaning | None,
+        audience: Collection[str] | None,
+        exclude: Collection[str],
+        count: int,
+    ) -> tuple[Question, list[Found]]:
+        events = await self._store.events.find(asked, audience, exclude, count) if asked else _NOTHING
+        notes = (await self._store.documents.find_notes(asked, audience, _NOTES)).candidates if asked else ()
+        found = [*by_words(events.candidates), *by_words(notes)]
+        found = [each for each in found if each.hit.id not in exclude]
+        if meaning is not None:
+            found = await self._with_meaning(found, meaning, audience, exclude, count)
+        enough = 1.0 if meaning is None else meaning.enough
+        return Question(asked, events.frequencies or (0,) * len(asked), events.total, enough), found
+
+    async def _with_meaning(
+        self,
+        found: list[Found],
+        meaning: Meaning,
+        audience: Collection[str] | None,
+        exclude: Collection[str],
+        count: int,
+    ) -> list[Found]:
+        """Say of everything found by words how near its meaning is, and add what only its meaning finds."""
+        seen = None if audience is None else await self._store.events.audiences(audience)
+        known = {kind: [each.number for each in found if each.hit.kind == kind] for kind in (EVENT, NOTE)}
+        nearest, cosines = await asyncio.gather(
+            meaning.nearest(seen, {EVENT: count, NOTE: _NOTES}), meaning.cosines(known)
+        )
+        measured = [each.near(cosines[each.hit.kind].get(each.number)) for each in found]
+        more = {kind: {n: c for n, c in near.items() if n not in cosines[kind]} for kind, near in nearest.items()}
+        events = await self._store.events.by_number(more[EVENT], audience) if more[EVENT] else {}
+        notes = await self._store.documents.notes_by_number(more[NOTE], audience) if more[NOTE] else {}
+        added = [
+            *(event_found(event, number).near(more[EVENT][number]) for number, event in events.items()),
+            *(note_found(note, number).near(more[NOTE][number]) for number, note in notes.items()),
+        ]
+        return [*measured, *(each for each in added if each.hit.id not in exclude)]

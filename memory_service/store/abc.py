@@ -65,6 +65,9 @@ class EventStore(Protocol):
         :param limit: how many candidates at most
         """
 
+    async def audiences(self, asking: Collection[str]) -> tuple[int, ...]:
+        """Return the numbers of the audiences whose memories every one of these principals may see."""
+
     async def in_context(self, principal: str, audience: Collection[str], limit: int) -> tuple[InContext, ...]:
         """Return the newest events of a person's context that the audience may see, of all lanes, newest first."""
 

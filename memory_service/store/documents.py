@@ -178,13 +178,14 @@ def _find_notes(
         return NoteSearch((), total, frequencies or tuple(0 for _ in terms))
     condition, values = visible(connection, "d", audience)
     found = connection.execute(
-        f"SELECT rank, matched_terms(document_words), {_NOTE_COLUMNS} FROM document_words"
+        f"SELECT rank, matched_terms(document_words), d.number, {_NOTE_COLUMNS} FROM document_words"
         " JOIN document d ON d.number = document_words.rowid"
         f" WHERE document_words MATCH ? AND rank MATCH '{_WEIGHTS}' {condition} ORDER BY rank LIMIT ?",
         (" OR ".join(phrases), *values, limit),
     )
     candidates = tuple(
-        NoteCandidate(_note(row[2:]), -row[0], frozenset(int(phrase) for phrase in row[1].split())) for row in found
+        NoteCandidate(_note(row[3:]), -row[0], frozenset(int(phrase) for phrase in row[1].split()), row[2])
+        for row in found
     )
     return NoteSearch(candidates, total, frequencies)
 

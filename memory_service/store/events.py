@@ -84,6 +84,10 @@ class SqliteEvents:
             lambda connection: _find(connection, self._frequencies, terms, audience, exclude, limit)
         )
 
+    async def audiences(self, asking: Collection[str]) -> tuple[int, ...]:
+        """Return what may be seen; see :class:`memory_service.store.abc.EventStore`."""
+        return await self._database.read(lambda connection: tuple(seen_by(connection, asking)))
+
     async def in_context(self, principal: str, audience: Collection[str], limit: int) -> tuple[InContext, ...]:
         """Return a person's context; see :class:`memory_service.store.abc.EventStore`."""
 
@@ -131,13 +135,13 @@ def _find(
         condition += f" AND e.id NOT IN ({_marks(sorted(set(exclude)))})"
         values += sorted(set(exclude))
     found = connection.execute(
-        f"SELECT rank, matched_terms(event_words), {rows.COLUMNS} FROM event_words"
+        f"SELECT rank, matched_terms(event_words), e.number, {rows.COLUMNS} FROM event_words"
         " JOIN event e ON e.number = event_words.rowid"
         f" WHERE event_words MATCH ? AND rank MATCH '{_WEIGHTS}' {condition} ORDER BY rank LIMIT ?",
         (" OR ".join(match_phrase(terms[index].tokens) for index in asked), *values, limit),
     )
     candidates = [
-        Candidate(rows.event_from(row[2:]), -row[0], frozenset(asked[int(phrase)] for phrase in row[1].split()))
+        Candidate(rows.event_from(row[3:]), -row[0], frozenset(asked[int(phrase)] for phrase in row[1].split()), row[2])
         for row in found
     ]
     return Search(tuple(candidates), total, frequencies)

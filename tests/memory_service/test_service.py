@@ -25,6 +25,8 @@ async def test_what_was_appended_is_recalled(kernel: LocalPeer) -> None:
     assert "自行车" in hit.pop("why")
     assert hit == {
         "id": "t1",
+        "kind": "event",
+        "tier": "context",
         "time": NOON,
         "speaker": "Ann",
         "channel": "webui",

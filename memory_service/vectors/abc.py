@@ -1,0 +1,34 @@
+"""What recall and the context window ask of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+
+class Meaning(Protocol):
+    """One question's vector, ready to be compared with what is stored.
+
+    :ivar enough: how near a meaning must be to count as a record of the question, a cosine
+    """
+
+    enough: float
+
+    async def nearest(
+        self, audiences: Collection[int] | None, counts: Mapping[str, int]
+    ) -> Mapping[str, Mapping[int, float]]:
+        """Return the nearest items of each kind: cosine by number.
+
+        :param audiences: only what these audiences may see, by number; None: everything
+        :param counts: how many of each kind (``event``, ``note``, ``fact``)
+        """
+
+    async def cosines(self, numbers: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, float]]:
+        """Return how near these items are, by kind and number; what has no vector yet is left out."""
+
+
+class Meanings(Protocol):
+    """Makes vectors of questions."""
+
+    async def of(self, text: str) -> Meaning | None:
+        """Return a question's meaning; None if no encoder is ready, so that nobody waits for one to load."""
