@@ -29,6 +29,8 @@ Work = Callable[[apsw.Connection], T]
 _log = structlog.get_logger(__name__)
 _BUSY_TIMEOUT_MS = 5_000
 _STATEMENT_CACHE = 200
+_LOG_ATTEMPTS = 100
+_LOG_PAUSE_S = 0.05
 _HINTS: tuple[tuple[type[Exception], str], ...] = (
     (apsw.FullError, "the disk is full: free some space there; it goes on by itself afterwards"),
     (apsw.ReadOnlyError, "make the file and its folder writable for the user that runs the kernel"),
@@ -52,6 +54,7 @@ reach: a write failed with "unable to open database file" as soon as two of them
 class _Request(Generic[T]):
     work: Work[T]
     future: asyncio.Future[T]
+    is_transaction: bool = True
     result: T | None = None
     error: BaseException | None = None
 
@@ -75,7 +78,7 @@ class _Worker(ABC):
     def waiting(self) -> int:
         return self._waiting
 
-    async def do(self, work: Work[T]) -> T:
+    async def do(self, work: Work[T], *, is_transaction: bool = True) -> T:
         if self._waiting >= self._limit:
             raise Overloaded(
                 f"{self._waiting} requests already wait for {self._path}",
@@ -83,7 +86,7 @@ class _Worker(ABC):
             )
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting += 1
-        self._queue.put(_Request(work, future))
+        self._queue.put(_Request(work, future, is_transaction))
         return await future
 
     async def close(self) -> None:
@@ -153,6 +156,20 @@ class _Writer(_Worker):
     transactions = 0
 
     def _run(self, connection: apsw.Connection, batch: list[_Request[Any]]) -> None:
+        if together := [request for request in batch if request.is_transaction]:
+            self._run_together(connection, together)
+        for request in batch:
+            if not request.is_transaction:
+                self._run_outside(connection, request)
+
+    def _run_outside(self, connection: apsw.Connection, request: _Request[Any]) -> None:
+        try:
+            request.result = request.work(connection)
+        except apsw.Error as error:
+            # What came before in this batch is committed, whatever becomes of this.
+            request.error = storage_error(error, self._path)
+
+    def _run_together(self, connection: apsw.Connection, batch: list[_Request[Any]]) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             for request in batch:
@@ -262,6 +279,19 @@ class Database:
             raise _closed(self.path)
         return await self._reader.do(work)
 
+    async def empty_log(self) -> bool:
+        """Move the write-ahead log into the file and cut it to nothing, so that no earlier state is left in it.
+
+        :returns: False if the reader held it all the time, for several seconds
+        """
+        if self._writer is None:
+            raise _closed(self.path)
+        for _ in range(_LOG_ATTEMPTS):
+            if await self._writer.do(_empty_log, is_transaction=False):
+                return True
+            await asyncio.sleep(_LOG_PAUSE_S)
+        return False
+
     def _prepare(self) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -275,16 +305,21 @@ class Database:
         try:
             connection = self._connect()
             try:
-                migrate(connection, self._migrations, before=lambda: self._back_up(connection))
+                upgrades: list[Path] = []
+                migrate(connection, self._migrations, before=lambda: upgrades.append(self._back_up(connection)))
+                if upgrades:
+                    # An earlier program did not write over what it deleted.
+                    connection.execute("VACUUM")
             finally:
                 connection.close()
         except (apsw.Error, HomeAgentError) as error:
             raise storage_error(error, self.path) from error
 
-    def _back_up(self, connection: apsw.Connection) -> None:
+    def _back_up(self, connection: apsw.Connection) -> Path:
         target = self.path.with_name(f"{self.path.name}.before-upgrade")
         online_backup(connection, target)
         _log.info("database_backed_up", path=str(self.path), backup=str(target))
+        return target
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.path), statementcachesize=_STATEMENT_CACHE)
@@ -293,6 +328,7 @@ class Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA secure_delete=ON")  # what is replaced or deleted is written over in the file
         connection.execute(_NO_TEMPORARY_FILES)
         return connection
 
@@ -302,6 +338,18 @@ class Database:
         connection.execute("PRAGMA query_only=ON")
         connection.execute(_NO_TEMPORARY_FILES)
         return connection
+
+
+def _empty_log(connection: apsw.Connection) -> bool:
+    """Try once: to wait here for a reader would hold up what is to be written."""
+    connection.set_busy_timeout(0)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    return True
 
 
 def _touch(connection: apsw.Connection) -> None:

@@ -81,6 +81,12 @@ class Rememberer:
             self._must_read_journal = True
         self._wake.set()
 
+    def read_again(self) -> None:
+        """Tell nothing that is not in the journal any more: turns were forgotten there."""
+        self._waiting.clear()
+        self._must_read_journal = True
+        self._wake.set()
+
     def wake(self) -> None:
         """The memory service is back."""
         if self._set_aside:

@@ -18,6 +18,7 @@ from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
 from kernel.methods.persona import PersonaMethods
+from kernel.methods.ledger import LedgerMethods
 from kernel.methods.plugins import PluginMethods
 from kernel.methods.principals import PrincipalMethods
 from kernel.methods.settings import SettingMethods
@@ -119,6 +120,7 @@ class Kernel:
         self._rememberer = Rememberer(self._bus, self._journal.unremembered, self._journal.mark_remembered)
         self._cleanup.push_async_callback(self._rememberer.stop)
         self._plugins = PluginMethods(self._config, self._tools, self._stages, self._channels)
+        self._timelines = Timelines(self._load_timeline)
         environment = TurnEnvironment(
             bus=self._bus,
             config=self._config,
@@ -126,7 +128,7 @@ class Kernel:
             stages=self._stages,
             tools=self._tools,
             channels=self._channels,
-            timelines=Timelines(self._load_timeline),
+            timelines=self._timelines,
             sources=self._sources,
             rememberer=self._rememberer,
             persona=self._persona,
@@ -152,6 +154,7 @@ class Kernel:
         self._plugins.serve(self._bus)
         SettingMethods(self._config).serve(self._bus)
         PrincipalMethods(self._principals).serve(self._bus)
+        LedgerMethods(self._journal, self._rememberer, self._timelines).serve(self._bus)
         PersonaMethods(self._persona).serve(self._bus)
         TurnMethods(
             self._bus, self._journal, self._lanes, self._machine, self._sources, self._principals.exists

@@ -38,11 +38,14 @@ GET = f"SELECT {_COLUMNS} FROM turns WHERE turn_id = :turn_id"
 UNFINISHED = f"SELECT {_COLUMNS} FROM turns WHERE outcome IS NULL ORDER BY sequence"
 HISTORY = f"""SELECT {_COLUMNS} FROM turns
     WHERE channel = :channel AND conversation = :conversation AND (:principal IS NULL OR principal = :principal)
+        AND forgotten = 0
     ORDER BY sequence DESC LIMIT :limit"""
 CONVERSATIONS = """SELECT conversation, title, last_time FROM conversations
     WHERE channel = ? AND principal = ? ORDER BY last_time DESC, conversation DESC LIMIT ?"""
 UNREMEMBERED = f"SELECT {_COLUMNS} FROM turns WHERE {_UNREMEMBERED} ORDER BY sequence LIMIT :limit"
 MARK_REMEMBERED = "UPDATE turns SET remembered = 1 WHERE turn_id = ? AND remembered = 0"
+MUST_BE_KNOWN = f"""SELECT sequence, turn_id, finished_at, remembered FROM turns
+    WHERE sequence > ? AND no_memory = 0 AND forgotten = 0 AND outcome IN ({_HAPPENED}) ORDER BY sequence LIMIT ?"""
 PRUNE = f"""DELETE FROM turns WHERE sequence IN (
     SELECT sequence FROM turns AS old
     WHERE outcome IS NOT NULL AND finished_at < :before AND NOT ({_UNREMEMBERED})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,24 @@ import msgpack
 
 from homeagent_sdk.errors import Conflict, Invalid, NotFound
 from kernel.database import Database
+from kernel.journal import _forgetting
 from kernel.journal import _statements as sql
-from kernel.journal.records import FINAL_STEP, OUTCOMES, Accepted, Conversation, Counts, JournaledTurn, NewTurn
+from kernel.journal._forgetting import Lane
+from kernel.journal.records import (
+    FINAL_STEP,
+    OUTCOMES,
+    Accepted,
+    Conversation,
+    Counts,
+    Forgotten,
+    JournaledTurn,
+    NewTurn,
+    Selection,
+    ToldTurn,
+)
 from kernel.journal.schema import MIGRATIONS
 
 _PRUNE_SLICE = 200
-_TITLE_CHARACTERS = 80
 
 
 class Journal:
@@ -180,6 +193,46 @@ class Journal:
             if slice_deleted < _PRUNE_SLICE:
                 return deleted
 
+    async def must_be_known(self, after: int, limit: int) -> list[ToldTurn]:
+        """Return turns that happened and that the memory must have, in the order in which they were accepted.
+
+        :param after: the sequence of the last turn that was returned before, 0 to begin
+        """
+
+        def read(connection: apsw.Connection) -> list[ToldTurn]:
+            found = connection.execute(sql.MUST_BE_KNOWN, (after, limit))
+            return [ToldTurn(sequence, turn_id, ended, bool(told)) for sequence, turn_id, ended, told in found]
+
+        return await self._database.read(read)
+
+    async def select(self, selection: Selection) -> Forgotten:
+        """Count the turns that :meth:`forget` would forget."""
+        return await self._database.read(lambda connection: _forgetting.count(connection, selection))
+
+    async def forget(self, selection: Selection, lanes: Iterable[Lane] = ()) -> Forgotten:
+        """Take the words out of turns that are over; id, times and outcome stay, so that nothing is accepted twice.
+
+        May be repeated, also after a crash in the middle.
+
+        :param lanes: conversations that have, or had, turns of the selection: their titles are made anew
+        """
+        found = await self.select(selection)
+        forgotten = 0
+        while chosen := await self._database.read(
+            lambda connection: _forgetting.sequences(connection, selection, _PRUNE_SLICE)
+        ):
+            forgotten += await self._database.write(partial(_forgetting.empty, chosen=chosen))
+        touched = await self._database.read(lambda connection: _forgetting.lanes(connection, selection))
+        both = list(dict.fromkeys((*touched, *lanes)))
+        for first in range(0, len(both), _PRUNE_SLICE):
+            part = both[first : first + _PRUNE_SLICE]
+            await self._database.write(partial(_forgetting.rename, chosen=part))
+        return Forgotten(forgotten, found.unfinished, found.earlier)
+
+    async def empty_log(self) -> bool:
+        """Empty the write-ahead log, which holds what was changed; False if readers kept it from being emptied."""
+        return await self._database.empty_log()
+
     async def counts(self) -> Counts:
         """Return how many turns there are."""
         return await self._database.read(lambda connection: Counts(*connection.execute(sql.COUNTS).get))
@@ -196,7 +249,7 @@ def _accept(connection: apsw.Connection, turn: NewTurn, now: float) -> Accepted:
         raise Conflict(
             f"the turn {turn.turn_id} was accepted already", field="turn_id", hint="give every input a new id"
         ) from error
-    title = " ".join(turn.text.split())[:_TITLE_CHARACTERS]
+    title = _forgetting.title_of(turn.text)
     connection.execute(sql.TOUCH_CONVERSATION, (turn.channel, turn.principal, turn.conversation, title, now))
     return Accepted(turn.turn_id, duplicate=False)
 

@@ -85,3 +85,44 @@ class Counts:
     unfinished: int
     finished: int
     unremembered: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTurn:
+    """A turn that the memory must know.
+
+    :ivar sequence: its place in the journal, by which one pages
+    :ivar remembered: the memory service said that it has it
+    """
+
+    sequence: int
+    turn_id: str
+    finished_at: float
+    remembered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which turns to forget: those that the ids name or, without ids, those for which all other conditions hold.
+
+    :ivar after: accepted at this time or later, seconds since 1970
+    :ivar before: accepted before this time
+    """
+
+    ids: tuple[str, ...] = ()
+    principal: str | None = None
+    after: float | None = None
+    before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many turns were forgotten, or would be.
+
+    :ivar unfinished: turns that are not over yet, and so were left as they are
+    :ivar earlier: turns that had been forgotten before
+    """
+
+    turns: int
+    unfinished: int
+    earlier: int

@@ -47,4 +47,12 @@ MIGRATIONS = (
         CREATE INDEX conversations_by_time ON conversations (channel, principal, last_time);
         """,
     ),
+    Migration(
+        2,
+        "turns that were forgotten",
+        """
+        -- Their texts are gone; what is left shows that they were accepted, and had their outcome.
+        ALTER TABLE turns ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0;
+        """,
+    ),
 )

@@ -115,3 +115,7 @@ class Timelines:
         timeline = self._timelines.get(lane)
         if timeline is not None:
             timeline.append(turn)
+
+    def clear(self) -> None:
+        """Read every timeline anew when it is needed next: the journal has changed behind their back."""
+        self._timelines.clear()
