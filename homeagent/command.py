@@ -38,6 +38,7 @@ def build_app() -> typer.Typer:
         down,
         key,
         logs,
+        persona,
         plugin,
         principal,
         ps,
@@ -53,6 +54,6 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         help=text("command.help"), no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
-    for group in (up, down, status, ps, chat, config, source, plugin, principal, key, logs, doctor, version):
+    for group in (up, down, status, ps, chat, config, source, plugin, persona, principal, key, logs, doctor, version):
         group.add_to(app)
     return app

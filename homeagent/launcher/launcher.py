@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from homeagent.client import listens, open_peer
 from homeagent.exit_codes import CONFIGURATION, FAILED, OK, exit_code_of
-from homeagent.launcher import announcer, key_files, preflight, record
+from homeagent.launcher import announcer, key_files, personal_file, preflight, record
 from homeagent.launcher.options import DEFAULT_PORT, Options
 from homeagent.launcher.progress import Progress
 from homeagent.launcher.service import ServiceSpec
@@ -195,6 +195,9 @@ class Launcher:
             if self.shows_first_key:
                 await self._tell_first_key(call)
             await self._tell_model(call)
+            persona_notice = await personal_file.import_personal_file(call, self._data)
+            if persona_notice is not None:
+                self._progress.tell(persona_notice)
             return overview
         finally:
             await peer.stop()

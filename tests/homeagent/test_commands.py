@@ -29,6 +29,7 @@ NEEDS_A_RUNNING_SYSTEM = (
     ["config", "list"],
     ["source", "list"],
     ["plugin", "list"],
+    ["persona", "show"],
     ["principal", "list"],
     ["key", "new"],
     ["chat", "-m", "hi"],
