@@ -17,8 +17,8 @@ from kernel.bus import Hub, KernelPeer, access, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
-from kernel.methods.persona import PersonaMethods
 from kernel.methods.ledger import LedgerMethods
+from kernel.methods.persona import PersonaMethods
 from kernel.methods.plugins import PluginMethods
 from kernel.methods.principals import PrincipalMethods
 from kernel.methods.settings import SettingMethods
@@ -165,14 +165,14 @@ class Kernel:
         self._config.on_change(self._config_changed)
 
     async def _plugins_back(self) -> None:
-        """Wait until the plugins have registered again: a turn that is taken up must not miss its tools."""
+        """Wait until plugins and memory have registered again: a turn that is taken up must not miss its tools."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + _PLUGINS_BACK_S
         while clock() < deadline:
             if self._peer_states.get("host") == "running" and await self._are_registered():
                 return
             await asyncio.sleep(_PLUGINS_POLL_S)
-        _log.warning("turns are taken up although plugins are missing", registered=sorted(self._plugins.registered))
+        _log.warning("turns are taken up although not all tools are back", registered=sorted(self._plugins.registered))
 
     async def _are_registered(self) -> bool:
         try:
@@ -181,7 +181,7 @@ class Kernel:
             _log.info("plugins not known", reason=str(error))
             return False
         coming = {each["name"] for each in answer["plugins"] if each["state"] in ("starting", "running", "restarting")}
-        return self._plugins.registered.keys() >= coming
+        return self._plugins.registered.keys() >= coming | {MEMORY}
 
     async def _load_timeline(self, channel: str, conversation: str, principal: str) -> list[PastTurn]:
         most = min(_TIMELINE_TURNS, self._config.int("core.agent.max_context_size"))
