@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from homeagent_sdk._sqlite import database_errors, flush, path_of
 from homeagent_sdk.errors import Conflict, HomeAgentError, Internal, Invalid, Unavailable
 
 _HISTORY = """CREATE TABLE IF NOT EXISTS schema_version (
@@ -54,7 +55,7 @@ def migrate(connection: Any, migrations: Sequence[Migration], *, before: Callabl
     """
     _check_sequence(migrations)
     _check_connection(connection)
-    where = _path_of(connection)
+    where = path_of(connection)
     applied = _history(connection)
     _check_history(applied, migrations, where)
     pending = migrations[len(applied) :]
@@ -77,17 +78,17 @@ def online_backup(connection: Any, target_path: str | os.PathLike[str]) -> Path:
     """
     target = Path(target_path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    failures: tuple[type[Exception], ...] = (OSError, *_database_errors(connection))
+    failures: tuple[type[Exception], ...] = (OSError, *database_errors(connection))
     try:
         partial.unlink(missing_ok=True)
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         _copy(connection, partial)
-        _flush(partial)
+        flush(partial)
         partial.replace(target)
-        _flush(target.parent)
+        flush(target.parent)
     except failures as error:
         raise Unavailable(
-            f"the backup of {_path_of(connection)} to {target} failed: {error}",
+            f"the backup of {path_of(connection)} to {target} failed: {error}",
             hint="check that the folder exists, is writable and has room for the whole database",
         ) from error
     finally:
@@ -164,7 +165,7 @@ def _apply(connection: Any, migration: Migration, where: str) -> None:
         # A full disk may have made SQLite roll back by itself.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        if isinstance(error, HomeAgentError) or not isinstance(error, _database_errors(connection)):
+        if isinstance(error, HomeAgentError) or not isinstance(error, database_errors(connection)):
             raise
         raise Internal(
             f"migration {migration.version} ({migration.name}) of {where} failed and was rolled back: {error}",
@@ -202,27 +203,3 @@ def _copy(connection: Any, target: Path) -> None:
             backup.step(-1)
     finally:
         copy.close()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _database_errors(connection: Any) -> tuple[type[Exception], ...]:
-    """Return the exceptions of the connection's library, without importing apsw where it is not used."""
-    if isinstance(connection, sqlite3.Connection):
-        return (sqlite3.Error,)
-    import apsw
-
-    return (apsw.Error,)
-
-
-def _path_of(connection: Any) -> str:
-    for row in connection.execute("PRAGMA database_list"):
-        if row[1] == "main":
-            return str(row[2] or "a database in memory")
-    return "a database"
