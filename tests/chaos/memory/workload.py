@@ -1,0 +1,151 @@
+"""``python -m tests.chaos.memory.workload FD``: forks processes that work on a store until they are killed.
+
+One process imports everything once and forks for each run, so that a run starts in milliseconds. A run says what it
+does, a JSON object a line: ``opening``, ``open``, ``space``, ``begin`` and ``done`` of each operation, ``failed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import sys
+import traceback
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from homeagent_sdk import process
+from memory_service.store.sqlite import SqliteStore
+from tests.chaos.memory import faults, invented, power_cut
+from tests.chaos.memory.operations import Next, Work, work
+
+WORKERS = 4
+POWER_CUT = 75
+"""The exit code of a process whose power went."""
+
+_FAILED = 70
+_MAX_ORDERS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """When the power goes: in the middle of a change to a file after a line was said.
+
+    :ivar after: ``opening``, or a kind of operation that begins
+    :ivar changes: the how-manieth change from then on
+    :ivar lies: the disk acknowledges what it does not keep
+    """
+
+    after: str
+    changes: int
+    lies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a run shall do.
+
+    :ivar path: the database
+    :ivar event: the first number that no event has yet; ``note`` likewise
+    :ivar again: events whose append was not acknowledged the last time
+    :ivar checkpoint_pages: after so many pages the log is moved into the database
+    :ivar fault: a mistake to plant, of :data:`.faults.FAULTS`
+    """
+
+    path: str
+    seed: int
+    event: int
+    note: int
+    again: tuple[int, ...] = ()
+    checkpoint_pages: int = 1_000
+    fault: str | None = None
+    cut: Cut | None = None
+
+    def to_json(self) -> bytes:
+        """Write them down."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Read what :meth:`to_json` wrote."""
+        fields = json.loads(text)
+        cut = fields.pop("cut")
+        return cls(**fields, cut=None if cut is None else Cut(**cut))
+
+
+class _Run:
+    def __init__(self, orders: Orders, descriptor: int) -> None:
+        self._orders = orders
+        self._descriptor = descriptor
+        self._disk: power_cut.Disk | None = None
+
+    def __call__(self) -> None:
+        with ExitStack() as stack:
+            if self._orders.fault is not None:
+                stack.enter_context(faults.FAULTS[self._orders.fault]())
+            if self._orders.cut is not None:
+                self._disk = power_cut.Disk(lies=self._orders.cut.lies)
+                stack.enter_context(power_cut.system_calls(self._disk))
+                access = power_cut.register(self._disk, is_default=True)
+                stack.callback(access.unregister)
+            self._say(say="opening")
+            store = SqliteStore.open(Path(self._orders.path))
+            asyncio.run(self._work(store))
+
+    async def _work(self, store: SqliteStore) -> None:
+        orders, dice = self._orders, random.Random(self._orders.seed)
+        await store._database.write(lambda connection: connection.wal_autocheckpoint(orders.checkpoint_pages))
+        working = Work(store, self._say, dice, Next(orders.event, orders.note))
+        await working.look()
+        self._say(say="open")
+        await working.finish_forgetting()
+        space = dice.choice(("space 1", "space 1", "space 2"))
+        self._say(say="space", name=space)
+        working.space = await store.vectors.open_space(space, "invented", invented.DIMENSIONS)
+        async with asyncio.TaskGroup() as group:
+            for number in orders.again:
+                group.create_task(working.append(number))
+            for _ in range(WORKERS):
+                group.create_task(work(working))
+
+    def _say(self, **line: Any) -> None:
+        cut = self._orders.cut
+        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+        if cut is not None and self._disk is not None and cut.after in (line["say"], line.get("kind")):
+            self._disk.cut_after(cut.changes, random.Random(self._orders.seed), lambda: os._exit(POWER_CUT))
+
+
+def _run(orders: Orders, descriptor: int) -> None:
+    process.die_with_parent()
+    try:
+        _Run(orders, descriptor)()
+    except BaseException:
+        os.write(descriptor, json.dumps({"say": "failed", "error": traceback.format_exc()}).encode() + b"\n")
+        os._exit(_FAILED)
+    os._exit(0)
+
+
+def main() -> None:
+    """Fork a run for every order that comes, and say how each ended."""
+    process.die_with_parent()
+    with socket.socket(fileno=int(sys.argv[1])) as orders:
+        while True:
+            text, descriptors, _, _ = socket.recv_fds(orders, _MAX_ORDERS, 1)
+            if not text:
+                return
+            pid = os.fork()
+            if pid == 0:
+                orders.close()
+                _run(Orders.from_json(text), descriptors[0])
+            os.close(descriptors[0])
+            orders.send(str(pid).encode())
+            _, status = os.waitpid(pid, 0)
+            orders.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+if __name__ == "__main__":
+    main()
