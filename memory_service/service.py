@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,10 @@ import structlog
 
 from homeagent_sdk.bus.abc import BusPeer, CallContext
 from homeagent_sdk.errors import HomeAgentError
-from memory_service.model import Event
+from memory_service.context.likeness import Likeness
+from memory_service.context.requests import parse_window, window_body
+from memory_service.context.window import ContextWindow
+from memory_service.model import CONTEXT, DOCUMENT, Event
 from memory_service.recall.recall import Recall
 from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
 from memory_service.store.abc import Store
@@ -18,7 +22,7 @@ from memory_service.words.segmenter import Segmenter
 
 
 class MemoryService:
-    """Serves ``memory.append``, ``recall``, ``search``, ``stats`` and ``health``.
+    """Serves ``memory.append``, ``recall``, ``window``, ``search``, ``stats`` and ``health``.
 
     Who may call what is the hub's to decide; that nobody sees another's events is decided here and in the store.
     """
@@ -28,13 +32,20 @@ class MemoryService:
         self._store = store
         self._segmenter = segmenter
         self._recall = Recall(store, segmenter)
+        self._window = ContextWindow(store, Likeness(store.events, segmenter, None))
         self._tools = ToolRegistry(peer)
+        self._stored: list[Callable[[], None]] = []
         self._log = structlog.get_logger("memory_service")
+
+    def on_stored(self, told: Callable[[], None]) -> None:
+        """Call ``told`` whenever a new event was stored."""
+        self._stored.append(told)
 
     def serve(self) -> None:
         """Register the methods; call it before the peer starts."""
         self._peer.serve("memory.append", self.append)
         self._peer.serve("memory.recall", self.recall)
+        self._peer.serve("memory.window", self.window)
         self._peer.serve("memory.search", self.search)
         self._peer.serve("memory.stats", self.stats)
         self._peer.serve("memory.health", self.health)
@@ -49,6 +60,8 @@ class MemoryService:
         if event is None:
             return {"stored": False}
         if await self._store.events.append(event):
+            for told in self._stored:
+                told()
             await self._tell(event)
         return {"stored": True}
 
@@ -63,6 +76,14 @@ class MemoryService:
             budget_tokens=request.budget_tokens,
         )
         return recalled_body(recalled)
+
+    async def window(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Choose what a conversation is shown, and move what has no place in its window into documents."""
+        window = await self._window.make(parse_window(body))
+        if window.archived:
+            moved = {"count": window.archived, "from": CONTEXT, "to": DOCUMENT, "documents": list(window.documents)}
+            await self._publish("memory.migrated", moved)
+        return window_body(window)
 
     async def search(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Find events for the operator: of everybody, or as one principal would see them."""
@@ -79,8 +100,11 @@ class MemoryService:
         return {**self._store.health(), "dictionary_loaded": self._segmenter.is_loaded}
 
     async def _tell(self, event: Event) -> None:
+        await self._publish("memory.appended", {"id": event.id, "channel": event.channel, "time": event.time})
+
+    async def _publish(self, topic: str, payload: dict[str, Any]) -> None:
         try:
-            await self._peer.publish("memory.appended", {"id": event.id, "channel": event.channel, "time": event.time})
+            await self._peer.publish(topic, payload)
         except HomeAgentError as error:
-            # The event is stored: that it could not be announced must not make the caller believe otherwise.
-            self._log.warning("event not announced", event_id=event.id, error=str(error))
+            # It is stored: that it could not be announced must not make the caller believe otherwise.
+            self._log.warning("not announced", topic=topic, **payload, error=str(error))

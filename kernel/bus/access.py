@@ -49,6 +49,7 @@ METHODS: Final[dict[str, frozenset[str]]] = {
     "kernel.forget": frozenset({"=memory"}),
     "memory.append": frozenset({KERNEL}),
     "memory.recall": frozenset({KERNEL}),
+    "memory.window": frozenset({KERNEL}),
     "memory.tool": frozenset({KERNEL}),
     "memory.search": frozenset({KERNEL, OPERATOR}),
     "memory.import": frozenset({OPERATOR}),

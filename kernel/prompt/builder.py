@@ -26,6 +26,11 @@ The owner has not chosen your personality yet. After your answer, and once in a 
 the default one, one that they describe, or to decide later. When they have decided, call persona_set."""
 """Stands with the input, since it comes and goes: the fixed part before it stays as it is."""
 
+MOVED = """\
+(Earlier messages that matter less here were moved to the archive. They are not lost: doc_query finds them. That \
+something cannot be seen here does not mean that it was never said.)"""
+"""Stands before the first message of a timeline that is not all."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
@@ -54,9 +59,15 @@ class PromptBuilder:
             sections.append(f"More tools, fetched with get_plugin_tools:\n{lines}")
         return {"role": "system", "content": "\n\n".join(sections)}
 
-    def timeline(self, turns: Sequence[PastTurn]) -> list[dict[str, Any]]:
-        """Return the lane's last turns."""
-        return [message for turn in turns for message in turn.messages()]
+    def timeline(self, turns: Sequence[PastTurn], *, is_pruned: bool = False) -> list[dict[str, Any]]:
+        """Return the lane's last turns.
+
+        :param is_pruned: there were others, which were moved to the archive
+        """
+        messages = [message for turn in turns for message in turn.messages()]
+        if is_pruned and messages:
+            messages[0]["content"] = f"{MOVED}\n\n{messages[0]['content']}"
+        return messages
 
     def input(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,10 @@ from kernel.prompt.tokens import estimate_tokens
 
 MAX_LANES: Final = 256
 """Lanes whose timeline is kept in memory; that of another is read from the journal when it is needed."""
-_KEEP_AFTER_PRUNE = 2 / 3
+MOST_HELD: Final = 512
+"""Turns of a lane that are held while the memory cannot take part in a prune."""
+AFTER_PRUNE: Final = 2 / 3
+"""So much of the budget a prune fills, so that the next turns need none: else every request would begin differently."""
 
 LaneOf = tuple[str, str, str]
 """Channel, conversation, principal: where two principals use one lane, neither sees what the other said."""
@@ -38,56 +41,79 @@ class PastTurn:
 
 
 class Timeline:
-    """The turns of one lane, oldest first."""
+    """The turns of one lane as its prompt shows them, oldest first; after a prune also what other lanes had to say.
+
+    :ivar is_pruned: something was moved to the archive, so that the model is told that this is not all
+    """
 
     def __init__(self, turns: Iterable[PastTurn]) -> None:
-        self._turns: deque[tuple[PastTurn, int]] = deque((turn, turn.tokens) for turn in turns)
-        self._tokens = sum(tokens for _, tokens in self._turns)
+        self.is_pruned = False
+        self._hold(turns)
 
     def append(self, turn: PastTurn) -> None:
-        """Add the turn that just ended."""
+        """Add the turn that just ended. Of more than can be held, the oldest is let go: journal and memory have it."""
         tokens = turn.tokens
         self._turns.append((turn, tokens))
         self._tokens += tokens
-
-    def within(
-        self, max_turns: int, lasting_tokens: int, protected_turns: int, tokens_now: int | None = None
-    ) -> list[PastTurn]:
-        """Return the turns that fit, and forget those that will not fit again.
-
-        When they no longer fit, a third is dropped at once instead of one a turn: else every request would begin
-        differently and no provider could cache it. The memory keeps what is dropped here.
-
-        :param lasting_tokens: what the timeline may cost beside an input of no length
-        :param protected_turns: how many turns stay when only ``max_turns`` would drop them. Of more tokens than there
-            is room for, none is pinned but the last: pinning ten cost the original system half of its recall
-        :param tokens_now: what it may cost this once, beside a long input; what goes beyond is left out, not forgotten
-        """
-        if len(self._turns) > max_turns or self._tokens > lasting_tokens:
-            self._prune(max_turns, lasting_tokens, protected_turns)
-        if tokens_now is None or self._tokens <= tokens_now:
-            return [turn for turn, _ in self._turns]
-        return self._newest(tokens_now)
-
-    def _prune(self, max_turns: int, lasting_tokens: int, protected_turns: int) -> None:
-        kept = max(int(max_turns * _KEEP_AFTER_PRUNE), min(protected_turns, max_turns))
-        # One turn that alone is too long must not push out all the others.
-        self._keep(each for each in self._turns if each[1] <= lasting_tokens)
-        while len(self._turns) > kept or (len(self._turns) > 1 and self._tokens > lasting_tokens * _KEEP_AFTER_PRUNE):
+        if len(self._turns) > MOST_HELD:
             self._tokens -= self._turns.popleft()[1]
 
-    def _keep(self, turns: Iterable[tuple[PastTurn, int]]) -> None:
-        self._turns = deque(turns)
+    @property
+    def turns(self) -> list[PastTurn]:
+        """All turns that are held, whether they fit or not."""
+        return [turn for turn, _ in self._turns]
+
+    def is_within(self, max_turns: int, budget_tokens: int) -> bool:
+        """Tell whether all of it fits."""
+        return len(self._turns) <= max_turns and self._tokens <= budget_tokens
+
+    def fitting(self, max_turns: int, budget_tokens: int) -> list[PastTurn]:
+        """Return the newest turns that fit; nothing is forgotten. One that alone is too long pushes out no other."""
+        if self.is_within(max_turns, budget_tokens):
+            return self.turns
+        return _newest((each for each in reversed(self._turns) if each[1] <= budget_tokens), max_turns, budget_tokens)
+
+    def last(self, protected: int, max_turns: int, budget_tokens: int) -> list[PastTurn]:
+        """Return the last turns that stay whatever a prune does.
+
+        Never more than there is room for, and half of what a prune leaves at most, but for the very last one: pinning
+        ten long turns cost the original system half of its recall.
+        """
+        costs = [tokens for _, tokens in self._turns if tokens <= budget_tokens]
+        if not costs:
+            return []
+        affordable = max(1, budget_tokens * len(costs) // max(sum(costs), 1))
+        count = min(protected, affordable, max(1, int(max_turns * AFTER_PRUNE)))
+        newest = [each for each in list(self._turns)[-count:][::-1] if each[1] <= budget_tokens]
+        half = int(budget_tokens * AFTER_PRUNE / 2)
+        return _newest(newest, count, half) or [turn for turn, _ in newest[:1]]
+
+    def renew(self, chosen: Iterable[PastTurn], last: Sequence[PastTurn], max_turns: int, budget_tokens: int) -> None:
+        """Take what a prune has left in place of all that there was.
+
+        :param chosen: what the memory chose for this prompt, oldest first
+        :param last: what :meth:`last` returned
+        """
+        left = int(budget_tokens * AFTER_PRUNE) - sum(turn.tokens for turn in last)
+        priced = [(turn, turn.tokens) for turn in chosen]
+        # The memory counts by its own estimate.
+        self._hold([*_newest(reversed(priced), max_turns - len(last), left), *last])
+        self.is_pruned = True
+
+    def _hold(self, turns: Iterable[PastTurn]) -> None:
+        self._turns: deque[tuple[PastTurn, int]] = deque((turn, turn.tokens) for turn in turns)
         self._tokens = sum(tokens for _, tokens in self._turns)
 
-    def _newest(self, budget_tokens: int) -> list[PastTurn]:
-        chosen: list[PastTurn] = []
-        for turn, tokens in reversed(self._turns):
-            budget_tokens -= tokens
-            if budget_tokens < 0:
-                break
-            chosen.append(turn)
-        return chosen[::-1]
+
+def _newest(newest_first: Iterable[tuple[PastTurn, int]], most: int, budget_tokens: int) -> list[PastTurn]:
+    """Return the first of these turns that fit together, oldest first."""
+    chosen: list[PastTurn] = []
+    for turn, tokens in newest_first:
+        budget_tokens -= tokens
+        if budget_tokens < 0 or len(chosen) >= most:
+            break
+        chosen.append(turn)
+    return chosen[::-1]
 
 
 class Timelines:

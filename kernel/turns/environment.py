@@ -65,6 +65,7 @@ class TurnRun:
     """One turn being worked on: its frame, and what can be made again from it and is therefore not saved.
 
     :ivar past: the lane's last turns as this turn sees them; None until they are read
+    :ivar is_pruned: there were others, which were moved to the archive
     :ivar prefix: the messages up to and including the input; None until they are built
     :ivar memory_tokens: what recalled memories may cost; known once ``past`` is
     """
@@ -73,6 +74,7 @@ class TurnRun:
     environment: TurnEnvironment
     feed: TurnFeed
     past: list[PastTurn] | None = None
+    is_pruned: bool = False
     prefix: list[dict[str, Any]] | None = None
     memory_tokens: int = 0
     saved: bytes | None = None

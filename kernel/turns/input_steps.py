@@ -8,6 +8,7 @@ import structlog
 
 from homeagent_sdk.errors import HomeAgentError
 from kernel.prompt import PastTurn
+from kernel.turns import window
 from kernel.turns.budget import budget, fixed_parts
 from kernel.turns.environment import TurnRun
 from kernel.turns.frame import BEFORE_OUTPUT, LLM, ON_INPUT, PRE_ACTION, RECALL
@@ -82,12 +83,11 @@ async def past_turns(run: TurnRun) -> list[PastTurn]:
         timeline = await run.environment.timelines.of((*frame.lane, frame.principal))
         tokens = await budget(run)
         run.memory_tokens = tokens.memory
-        run.past = timeline.within(
-            config.int("core.agent.max_context_size"),
-            tokens.lasting_timeline,
-            config.int("core.agent.context.protected_count"),
-            tokens.timeline,
-        )
+        max_turns = config.int("core.agent.max_context_size")
+        if not timeline.is_within(max_turns, tokens.lasting_timeline):
+            await window.renew(run, timeline, tokens.lasting_timeline)
+        run.past = timeline.fitting(max_turns, tokens.timeline)
+        run.is_pruned = timeline.is_pruned
     return run.past
 
 
@@ -95,9 +95,10 @@ async def prefix(run: TurnRun) -> list[dict[str, Any]]:
     """Return the messages up to and including the input."""
     if run.prefix is None:
         frame, prompts = run.frame, run.environment.prompts
+        past = await past_turns(run)
         run.prefix = frame.context or [
             prompts.fixed(fixed_parts(run)),
-            *prompts.timeline(await past_turns(run)),
+            *prompts.timeline(past, is_pruned=run.is_pruned),
             prompts.input(
                 frame.message,
                 now=frame.accepted_at,

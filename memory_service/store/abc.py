@@ -65,6 +65,9 @@ class EventStore(Protocol):
         :param limit: how many candidates at most
         """
 
+    async def relevance(self, terms: Sequence[Term], numbers: Collection[int]) -> Mapping[int, float]:
+        """Return how well these events fit the terms, by number, greater is better; one with no term is left out."""
+
     async def audiences(self, asking: Collection[str]) -> tuple[int, ...]:
         """Return the numbers of the audiences whose memories every one of these principals may see."""
 

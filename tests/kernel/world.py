@@ -141,14 +141,21 @@ class FakeProvider:
 
 
 class FakeMemory:
-    """Keeps what it is told, recalls what the test says."""
+    """Keeps what it is told, recalls what the test says; a window of it has the newest events that fit.
+
+    :ivar chosen: ids of the events that its windows have instead
+    """
 
     def __init__(self, bus: LocalBus) -> None:
         self.events: list[Item] = []
         self.recalled: list[Item] = []
         self.hits: list[Item] = []
+        self.windows: list[Item] = []
+        self.chosen: list[str] | None = None
+        self.archived: set[str] = set()
         self.error: HomeAgentError | None = None
         peer = bus.peer("memory")
+        peer.serve("memory.window", self._window)
         peer.serve("memory.append", self._append)
         peer.serve("memory.recall", self._recall)
 
@@ -163,6 +170,30 @@ class FakeMemory:
             raise self.error
         self.recalled.append(body)
         return {"hits": self.hits, "no_record": not self.hits}
+
+    async def _window(self, body: Item, call: Any) -> Item:
+        self.windows.append(body)
+        if self.error is not None:
+            raise self.error
+        context = [each for each in self.events if each["id"] not in {*body["keep"], *self.archived}]
+        if self.chosen is not None:
+            shown = [each for each in context if each["id"] in self.chosen]
+        else:
+            left = body["budget_tokens"] * 2 // 3 - body["keep_tokens"]
+            most = body["max_events"] * 2 // 3 - len(body["keep"])
+            shown = []
+            for each in context[::-1][:most]:
+                left -= len(each["input"]) + len(each["response"])
+                if left >= 0:
+                    shown.insert(0, each)
+        archived = {each["id"] for each in context} - {each["id"] for each in shown}
+        self.archived |= archived
+        events = [
+            {**each["lane"], **{key: each[key] for key in ("id", "time", "speaker")}}
+            | {"text": each["input"], "reply": each["response"]}
+            for each in shown
+        ]
+        return {"events": events, "archived": len(archived), "document": "doc-1" if archived else None}
 
 
 class World:
