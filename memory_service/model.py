@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 CONTEXT: Final = "context"
@@ -65,6 +66,11 @@ class Event:
     origin: str = "user"
     tier: str = CONTEXT
     document: str | None = None
+
+    @property
+    def characters(self) -> int:
+        """How long its texts are together."""
+        return len(self.input) + len(self.response) + sum(len(result.output) for result in self.tool_results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +301,30 @@ class Selected:
     examples: tuple[Event, ...]
 
 
+@dataclass(slots=True)
+class Deleted:
+    """What was deleted for good.
+
+    :ivar counts: how many rows, by what they were
+    :ivar numbers: of events, documents and relations, for those who keep something of them in memory
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, other: Deleted) -> None:
+        """Add what was deleted in another step."""
+        self.counts.update(other.counts)
+        for kind, numbers in other.numbers.items():
+            self.numbers.setdefault(kind, []).extend(numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class LogPosition:
     """How far the log of conversations has come.
 
     :ivar event: number of the last event in it
-    :ivar file: name of the file in use, empty if the log is switched off
+    :ivar file: name of the file in use
     :ivar bytes: its length; what stands behind that was not confirmed
     :ivar opened: when the file was begun, seconds since 1970
     """

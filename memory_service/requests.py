@@ -59,7 +59,7 @@ def parse_append(body: Any) -> Event | None:
         speaker=event.text("speaker", default="") or event.name("principal"),
         visible_to=visible_to,
         shared=shared,
-        time=_time(event),
+        time=checked_time(event),
         input=event.text("input"),
         response=event.text("response", default=""),
         tools_used=event.names("tools_used"),
@@ -133,10 +133,14 @@ def _visibility(visibility: Fields) -> tuple[bool, tuple[str, ...]]:
     return shared, principals
 
 
-def _time(event: Fields) -> float:
-    time = event.real("time")
+def checked_time(fields: Fields, name: str = "time") -> float:
+    """Return a moment, seconds since 1970.
+
+    :raises Invalid: it is no such moment
+    """
+    time = fields.real(name)
     if not 0 <= time <= _LATEST_TIME:
-        raise event.wrong("time", "must be seconds since 1970")
+        raise fields.wrong(name, "must be seconds since 1970")
     return time
 
 

@@ -8,11 +8,11 @@ wrote is safe on the medium when it returns, all of it or nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from memory_service.model import (
+    Deleted,
     Document,
     Event,
     InContext,
@@ -115,6 +115,9 @@ class VectorStore(Protocol):
     async def open_space(self, fingerprint: str, encoder: str, dimensions: int) -> int:
         """Return the number of a space; a new one puts everything that is stored into the queue."""
 
+    async def last_space(self) -> tuple[str, str, int] | None:
+        """Return the space that was opened last: encoder, fingerprint, dimensions; None if there is none."""
+
     async def queued(self, limit: int) -> tuple[ToEmbed, ...]:
         """Return what waits for a vector, the newest first, with its texts."""
 
@@ -150,11 +153,8 @@ class Forgetting(Protocol):
         The keys are the events' ids.
         """
 
-    async def delete(self, selection: Selection) -> Counter[str]:
-        """Delete what is selected and all that hangs on it: words, vectors, notes, relations, documents left empty.
-
-        :returns: how many rows were deleted, by what they were
-        """
+    async def delete(self, selection: Selection) -> Deleted:
+        """Delete what is selected and all that hangs on it: words, vectors, notes, relations, documents left empty."""
 
     async def forgotten(self, ids: Collection[str]) -> frozenset[str]:
         """Return those of the ids whose event was forgotten."""
@@ -204,6 +204,13 @@ class Upkeep(Protocol):
         """Return everything that is stored about an event, document, note or relation; None if there is none."""
 
 
+class Backup(Protocol):
+    """Makes copies of the whole store for a backup; see :class:`homeagent_sdk.snapshots.Copies`."""
+
+    def hold(self, backup: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Freeze what is committed, copy it, and keep the copy until the iterator is closed."""
+
+
 class Store(Protocol):
     """The memory's store, by what lies in it."""
 
@@ -230,6 +237,10 @@ class Store(Protocol):
     @property
     def upkeep(self) -> Upkeep:
         """The store as a whole."""
+
+    @property
+    def backup(self) -> Backup:
+        """Copies of the whole."""
 
     def health(self) -> dict[str, object]:
         """Say how the store is, at once and without touching the medium: ``state`` (running or failed), ``reason``."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import apsw
 
-from memory_service.model import Selected, Selection
+from memory_service.model import Deleted, Selected, Selection
 from memory_service.store import forget_rows, rows
 from memory_service.store.database import Database
 
@@ -42,16 +41,16 @@ class SqliteForgetting:
             lambda connection: {id: (*lane,) for id, *lane in connection.execute(question, values)}
         )
 
-    async def delete(self, selection: Selection) -> Counter[str]:
+    async def delete(self, selection: Selection) -> Deleted:
         """Delete; see :class:`memory_service.store.abc.Forgetting`."""
-        deleted: Counter[str] = Counter()
+        deleted = Deleted()
         # What was submitted before this is committed when it returns, so that nothing slips in behind the question.
         await self._database.write(lambda connection: None)
         for condition, delete in _STEPS:
             while numbers := await self._database.read(partial(_numbers, condition=condition(selection))):
                 for first in range(0, len(numbers), _SLICE):
                     part = numbers[first : first + _SLICE]
-                    deleted += await self._database.write(partial(delete, numbers=part), bulk=True)
+                    deleted.add(await self._database.write(partial(delete, numbers=part), bulk=True))
         return deleted
 
     async def forgotten(self, ids: Collection[str]) -> frozenset[str]:
@@ -163,9 +162,7 @@ def _relations(selection: Selection) -> Condition:
     if selection.ids:
         own, values = "r.id IN (SELECT value FROM json_each(?))", [json.dumps(selection.ids)]
     else:
-        own, values = _within(selection, "(SELECT members FROM audience WHERE number = r.audience)", "r.created")
-        if selection.principal is not None:
-            values[0] = json.dumps([selection.principal], ensure_ascii=False)
+        own, values = _within(selection, "r.principal", "r.created")
         own = f"r.source_event IS NULL AND {own}"
     return f"({own} OR {supported})", [*values, *of_events]
 

@@ -33,13 +33,17 @@ async def related(store: SqliteStore, id: str, source: str | None, sentence: str
 
     def write(connection: apsw.Connection) -> None:
         for name in (f"{id}-subject", f"{id}-object"):
-            connection.execute("INSERT INTO entity (key, name, created) VALUES (?, ?, 0)", (name, name))
+            connection.execute(
+                "INSERT INTO entity (key, audience, name, created) SELECT ?, number, ?, 0 FROM audience"
+                " WHERE members = ?",
+                (name, name, json.dumps([audience])),
+            )
         connection.execute(
-            "INSERT INTO relation (id, subject, type, object, audience, valid_from, created, origin, source_event,"
-            " sentence) SELECT ?, s.number, 'is', o.number, a.number, 0, ?, 'model',"
+            "INSERT INTO relation (id, subject, type, object, audience, principal, valid_from, created, origin,"
+            " source_event, sentence) SELECT ?, s.number, 'is', o.number, a.number, ?, 0, ?, 'model',"
             " (SELECT number FROM event WHERE id = ?), ? FROM entity s, entity o, audience a"
             " WHERE s.key = ? AND o.key = ? AND a.members = ?",
-            (id, NOON, source, sentence, f"{id}-subject", f"{id}-object", json.dumps([audience])),
+            (id, audience, NOON, source, sentence, f"{id}-subject", f"{id}-object", json.dumps([audience])),
         )
         number = connection.last_insert_rowid()
         connection.execute("INSERT INTO relation_words (rowid, sentence) VALUES (?, ?)", (number, sentence))
@@ -56,7 +60,7 @@ async def forget(store: SqliteStore, **selection: Any) -> dict[str, int]:
     deleted = await store.forgetting.delete(Selection(**selection))
     assert await store.forgetting.erase()
     await store.forgetting.settle()
-    return dict(deleted)
+    return dict(deleted.counts)
 
 
 def in_files(folder: Path, text: str) -> list[str]:
@@ -105,7 +109,8 @@ async def test_a_person_is_forgotten_within_a_time(store: SqliteStore) -> None:
     assert (selected.events, selected.notes, selected.relations) == (2, 1, 0)
     assert [event.id for event in selected.examples] == ["t2"]
     deleted = await store.forgetting.delete(selection)
-    assert (deleted["events"], deleted["notes"]) == (2, 1)
+    assert (deleted.counts["events"], deleted.counts["notes"]) == (2, 1)
+    assert {kind: len(numbers) for kind, numbers in deleted.numbers.items()} == {"event": 2, "document": 1}
     left = await store.events.get([f"t{number}" for number in range(6)])
     assert [event.id for event in left] == ["t1", "t3", "t4", "t5"]
     assert await store.documents.get(["n1", "n2"]) == await store.documents.get(["n2"])
@@ -114,7 +119,7 @@ async def test_a_person_is_forgotten_within_a_time(store: SqliteStore) -> None:
 async def test_a_selection_of_nothing_selects_nothing(store: SqliteStore) -> None:
     await store.events.append(an_event("t1"))
     assert (await store.forgetting.select(Selection(), 5)).events == 0
-    assert not await store.forgetting.delete(Selection())
+    assert not (await store.forgetting.delete(Selection())).counts
     assert (await store.upkeep.stats()).events == 1
 
 
@@ -178,7 +183,7 @@ async def test_media_go_when_nothing_holds_them(store: SqliteStore) -> None:
         )
     )
     deleted = await store.forgetting.delete(Selection(ids=("t1",)))
-    assert deleted["media"] == 2
+    assert deleted.counts["media"] == 2
     assert await store.forgetting.media() == ("only",)
     assert not await store.forgetting.is_settled()
     await store.forgetting.settle()
@@ -191,7 +196,8 @@ async def test_scenes_that_rest_on_it_alone_go_too(store: SqliteStore, rows: Any
     def write(connection: apsw.Connection) -> None:
         for key, origin in (("alone", "emergent"), ("named", "declared")):
             connection.execute(
-                "INSERT INTO scene (key, origin, strength, created, updated) VALUES (?, ?, 1, 0, 0)", (key, origin)
+                "INSERT INTO scene (audience, key, origin, strength, created, updated) VALUES (0, ?, ?, 1, 0, 0)",
+                (key, origin),
             )
             scene = connection.last_insert_rowid()
             connection.execute("INSERT INTO scene_member VALUES (?, 'event', 1, 1, 0)", (scene,))
