@@ -67,8 +67,9 @@ def rank(question: Question, found: Sequence[Found]) -> list[Hit]:
     words = [_by_words(question, each) for each in found]
     if any(each.cosine is not None for each in found):
         meanings = _scaled([each.cosine or 0.0 for each in found])
+        trust = (1 - MEANING_WEIGHT) * _trust_in_words(question, found)
         scores = [
-            (1 - MEANING_WEIGHT) * word + MEANING_WEIGHT * meaning + _exact(question, each)
+            trust * word + MEANING_WEIGHT * meaning + _exact(question, each)
             for word, meaning, each in zip(_scaled(words), meanings, found, strict=True)
         ]
     else:
@@ -92,10 +93,21 @@ def is_no_record(question: Question, found: Sequence[Found]) -> bool:
     matched = frozenset[int]().union(*(each.matched for each in found))
     if any(question.is_telling(index) for index in matched):
         return False
+    best, enough = _best_and_enough(question, found)
+    return best == 0.0 or best < enough
+
+
+def _best_and_enough(question: Question, found: Sequence[Found]) -> tuple[float, float]:
+    """Return how much of the question's words the best candidate has, and how much makes it a record."""
     words = {index: question.rarity(index) for index, term in enumerate(question.terms) if term.is_word}
     best = max((sum(words.get(index, 0.0) for index in each.matched) for each in found), default=0.0)
-    enough = min(ENOUGH_SHARE * sum(words.values()), ENOUGH_RARE_WORDS * _rarity(0, question.total))
-    return best == 0.0 or best < enough
+    return best, min(ENOUGH_SHARE * sum(words.values()), ENOUGH_RARE_WORDS * _rarity(0, question.total))
+
+
+def _trust_in_words(question: Question, found: Sequence[Found]) -> float:
+    """Return 1.0, or less where even the best candidate has too little of the question: another language, say."""
+    best, enough = _best_and_enough(question, found)
+    return min(1.0, best / enough) if enough else 0.0
 
 
 def _by_words(question: Question, found: Found) -> float:

@@ -1,0 +1,123 @@
+"""The encoder's process: questions first, deaths survived, idle stops, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from homeagent_sdk.errors import Overloaded, Unavailable
+from memory_service.encoders import client
+from memory_service.encoders.client import EncoderWorker
+from memory_service.encoders.hashing import HashingEncoder
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[EncoderWorker]:
+    worker = EncoderWorker(tmp_path, "tfidf")
+    yield worker
+    await worker.close()
+
+
+async def test_it_starts_with_the_first_use_and_answers_in_order(worker: EncoderWorker) -> None:
+    assert worker.health()["state"] == "stopped"
+    texts = [f"word{n} 第{n}个" for n in range(50)]
+    space, vectors = await worker.encode(texts)
+    assert space == HashingEncoder().space
+    assert np.allclose(vectors, HashingEncoder().encode(texts))
+    assert worker.health()["state"] == "running"
+
+
+async def test_warm_says_no_and_begins_to_load(worker: EncoderWorker) -> None:
+    assert not worker.warm()
+    async with asyncio.timeout(20):
+        while not worker.warm():  # noqa: ASYNC110 - loading has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_question_overtakes_what_waits(worker: EncoderWorker) -> None:
+    await worker.encode(["start"])
+    done: list[str] = []
+
+    async def note(name: str, texts: list[str], urgent: bool) -> None:
+        await worker.encode(texts, urgent=urgent)
+        done.append(name)
+
+    bulk = asyncio.create_task(note("bulk", ["many words " * 50] * 400, False))
+    await asyncio.sleep(0)
+    await note("question", ["who?"], True)
+    await bulk
+    assert done == ["question", "bulk"]
+
+
+async def test_a_killed_process_fails_what_was_under_way_and_comes_back(
+    worker: EncoderWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_PAUSES_S", (0.05,))
+    await worker.encode(["start"])
+    pid = worker.health()["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(worker.encode(["under way"]))
+    await asyncio.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="ended"):
+        await waiting
+    await asyncio.sleep(0.1)
+    _, vectors = await worker.encode(["again"])
+    assert vectors.any()
+    assert worker.health()["pid"] != pid
+    assert worker.health()["deaths"] == 1
+
+
+async def test_while_it_pauses_after_a_death_it_fails_at_once(worker: EncoderWorker) -> None:
+    await worker.encode(["start"])
+    os.kill(int(worker.health()["pid"]), signal.SIGKILL)  # type: ignore[call-overload]
+    with pytest.raises(Unavailable):
+        await worker.encode(["dead"])
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        await worker.encode(["pausing"])
+    assert time.monotonic() - began < 0.5
+    assert worker.health()["state"] == "restarting"
+
+
+async def test_it_stops_when_nobody_needs_it_and_starts_again(tmp_path: Path) -> None:
+    worker = EncoderWorker(tmp_path, "tfidf", idle_s=0.2)
+    await worker.encode(["start"])
+    pid = worker.health()["pid"]
+    async with asyncio.timeout(10):
+        while worker.health()["state"] != "stopped":  # noqa: ASYNC110 - stopping has no event
+            await asyncio.sleep(0.02)
+    await worker.encode(["again"])
+    assert worker.health()["pid"] != pid
+    await worker.close()
+
+
+async def test_more_than_can_wait_is_refused(worker: EncoderWorker) -> None:
+    with pytest.raises(Overloaded, match="wait for the encoder"):
+        await worker.encode(["x"] * 8 * 1_100)
+
+
+async def test_closing_ends_the_process_and_what_waits(tmp_path: Path) -> None:
+    worker = EncoderWorker(tmp_path, "tfidf")
+    await worker.encode(["start"])
+    pid = int(worker.health()["pid"])  # type: ignore[call-overload]
+    waiting = asyncio.create_task(worker.encode(["long text " * 100] * 300))
+    await asyncio.sleep(0)
+    await worker.close()
+    with pytest.raises(Unavailable):
+        await waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_texts_that_are_no_unicode_pass(worker: EncoderWorker) -> None:
+    _, vectors = await worker.encode(["\ud800 half"])
+    assert np.isfinite(vectors).all()
