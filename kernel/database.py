@@ -279,15 +279,24 @@ class Database:
             raise _closed(self.path)
         return await self._reader.do(work)
 
+    async def between_writes(self, work: Work[T]) -> T:
+        """Run ``work`` in the writer thread, outside any transaction: what was written before it is committed, and what
+        comes after it waits until it is done.
+
+        :raises Overloaded: the queue is full
+        :raises Unavailable: the file cannot be opened
+        """
+        if self._writer is None:
+            raise _closed(self.path)
+        return await self._writer.do(work, is_transaction=False)
+
     async def empty_log(self) -> bool:
         """Move the write-ahead log into the file and cut it to nothing, so that no earlier state is left in it.
 
         :returns: False if the reader held it all the time, for several seconds
         """
-        if self._writer is None:
-            raise _closed(self.path)
         for _ in range(_LOG_ATTEMPTS):
-            if await self._writer.do(_empty_log, is_transaction=False):
+            if await self.between_writes(_empty_log):
                 return True
             await asyncio.sleep(_LOG_PAUSE_S)
         return False

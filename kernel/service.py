@@ -13,10 +13,12 @@ from homeagent_sdk.bus import Event
 from homeagent_sdk.errors import HomeAgentError
 from homeagent_sdk.logging import set_level
 from homeagent_sdk.paths import DataDir
+from kernel.backup import Backup
 from kernel.bus import Hub, KernelPeer, access, read_keys
 from kernel.channels import ChannelRegistry
 from kernel.config import ConfigRegistry, config_database
 from kernel.journal import Journal
+from kernel.methods.backup import BackupMethods
 from kernel.methods.ledger import LedgerMethods
 from kernel.methods.persona import PersonaMethods
 from kernel.methods.plugins import PluginMethods
@@ -72,6 +74,7 @@ class Kernel:
         await self._open_databases()
         await self._open_bus()
         self._assemble()
+        await asyncio.to_thread(self._backup.clear)
         self._serve()
         await expect_unfinished(self._journal, self._machine, self._lanes)
         await self._bus.start()
@@ -116,6 +119,7 @@ class Kernel:
         self._cleanup.push_async_callback(self._bus.stop)
 
     def _assemble(self) -> None:
+        self._backup = Backup(self._bus, (self._database, self._journal))
         self._sources = Sources(self._bus)
         self._rememberer = Rememberer(self._bus, self._journal.unremembered, self._journal.mark_remembered)
         self._cleanup.push_async_callback(self._rememberer.stop)
@@ -156,6 +160,7 @@ class Kernel:
         PrincipalMethods(self._principals).serve(self._bus)
         LedgerMethods(self._journal, self._rememberer, self._timelines).serve(self._bus)
         PersonaMethods(self._persona).serve(self._bus)
+        BackupMethods(self._backup).serve(self._bus)
         TurnMethods(
             self._bus, self._journal, self._lanes, self._machine, self._sources, self._principals.exists
         ).serve()

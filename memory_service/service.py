@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,7 @@ from homeagent_sdk.errors import HomeAgentError
 from memory_service.context.likeness import Likeness
 from memory_service.context.requests import parse_window, window_body
 from memory_service.context.window import ContextWindow
+from memory_service.fields import Fields
 from memory_service.model import CONTEXT, DOCUMENT, Event
 from memory_service.recall.recall import Recall
 from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
@@ -22,7 +24,7 @@ from memory_service.words.segmenter import Segmenter
 
 
 class MemoryService:
-    """Serves ``memory.append``, ``recall``, ``window``, ``search``, ``stats`` and ``health``.
+    """Serves ``memory.append``, ``recall``, ``window``, ``search``, ``stats``, ``health`` and ``snapshot``.
 
     Who may call what is the hub's to decide; that nobody sees another's events is decided here and in the store.
     """
@@ -49,6 +51,7 @@ class MemoryService:
         self._peer.serve("memory.search", self.search)
         self._peer.serve("memory.stats", self.stats)
         self._peer.serve("memory.health", self.health)
+        self._peer.serve_stream("memory.snapshot", self.snapshot)
         self._tools.serve()
 
     async def append(self, body: Any, context: CallContext) -> dict[str, Any]:
@@ -98,6 +101,12 @@ class MemoryService:
     async def health(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Say how the service is, without touching the disk."""
         return {**self._store.health(), "dictionary_loaded": self._segmenter.is_loaded}
+
+    async def snapshot(self, body: Any, context: CallContext) -> AsyncIterator[dict[str, Any]]:
+        """Freeze and copy the store for a backup; the copy is there until the caller closes the stream."""
+        async with aclosing(self._store.backup.hold(Fields(body).name("backup"))) as items:
+            async for item in items:
+                yield item
 
     async def _tell(self, event: Event) -> None:
         await self._publish("memory.appended", {"id": event.id, "channel": event.channel, "time": event.time})

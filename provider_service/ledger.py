@@ -17,6 +17,7 @@ import structlog
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Overloaded, Unavailable
 from homeagent_sdk.migrations import Migration, migrate, online_backup
+from homeagent_sdk.snapshots import Copies
 
 T = TypeVar("T")
 MAX_WAITING = 10_000
@@ -103,6 +104,8 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.dropped = 0
+        self.copies = Copies(path.parent / "backup", {path.name: lambda: _open(path)})
+        """Makes copies of the database for a backup."""
         self._path = path
         self._jobs: queue.Queue[Callable[[apsw.Connection], None] | CallRecord | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
@@ -175,11 +178,10 @@ class Ledger:
 
     def _connect(self) -> apsw.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        connection = apsw.Connection(str(self._path))
+        connection = _open(self._path)
         # The system's temporary folder is out of reach for a confined process.
         connection.execute("PRAGMA temp_store=MEMORY")
         self._path.chmod(0o600)
-        connection.set_busy_timeout(5000)
         connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -512")
         backup = self._path.with_name("usage.before-migration.db")
         migrate(connection, MIGRATIONS, before=lambda: _back_up(connection, backup))
@@ -217,6 +219,12 @@ class Ledger:
         return Unavailable(
             text("provider.ledger_unusable", path=self._path, problem=str(error)), hint=text("provider.disk_hint")
         )
+
+
+def _open(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5000)
+    return connection
 
 
 def _back_up(connection: apsw.Connection, target: Path) -> None:

@@ -84,6 +84,7 @@ class ProviderService:
         peer.serve("provider.set_key", self._set_key)
         peer.serve("provider.usage", self._usage)
         peer.serve("provider.health", self._health)
+        peer.serve_stream("provider.snapshot", self._snapshot)
         peer.on_welcome(self._welcomed)
 
     async def start(self) -> None:
@@ -95,6 +96,7 @@ class ProviderService:
         await asyncio.to_thread((self._folder / "adapters").mkdir, mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self.keys.load)
         await self.ledger.open()
+        await asyncio.to_thread(self.ledger.copies.clear)
         self._embedded_is_allowed = self._embedded_is_allowed and await self.embedded.is_installed()
         self._spawn(self._keep_sources_fresh())
 
@@ -143,6 +145,12 @@ class ProviderService:
         if since is not None and (not isinstance(since, int | float) or not math.isfinite(since)):
             raise Invalid(text("provider.bad_since"), field="since")
         return await self.ledger.usage(float(since or 0))
+
+    async def _snapshot(self, body: Any, context: CallContext) -> AsyncIterator[Any]:
+        backup = body.get("backup") if isinstance(body, dict) else None
+        async with aclosing(self.ledger.copies.hold(str(backup or ""))) as items:
+            async for item in items:
+                yield item
 
     async def _health(self, body: Any, context: CallContext) -> dict[str, Any]:
         states = [entry["state"] for entry in self.sources.listing(self.keys.is_set)]

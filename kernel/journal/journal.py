@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgpack
@@ -30,6 +30,7 @@ from kernel.journal.records import (
 )
 from kernel.journal.schema import MIGRATIONS
 
+T = TypeVar("T")
 _PRUNE_SLICE = 200
 
 
@@ -228,6 +229,10 @@ class Journal:
             part = both[first : first + _PRUNE_SLICE]
             await self._database.write(partial(_forgetting.rename, chosen=part))
         return Forgotten(forgotten, found.unfinished, found.earlier)
+
+    async def between_writes(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run ``work`` while nothing is written; see :meth:`kernel.database.Database.between_writes`."""
+        return await self._database.between_writes(work)
 
     async def empty_log(self) -> bool:
         """Empty the write-ahead log, which holds what was changed; False if readers kept it from being emptied."""

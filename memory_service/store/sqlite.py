@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from memory_service.store import events
+from memory_service.store.backup import copies_of
 from memory_service.store.database import Database
 from memory_service.store.documents import SqliteDocuments
 from memory_service.store.events import SqliteEvents
@@ -26,6 +27,7 @@ class SqliteStore:
         self.forgetting = SqliteForgetting(database)
         self.log = SqliteLogPosition(database)
         self.upkeep = SqliteUpkeep(database)
+        self.backup = copies_of(database.path)
 
     @classmethod
     def open(cls, path: Path) -> Self:

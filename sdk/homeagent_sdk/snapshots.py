@@ -136,11 +136,8 @@ class Copies:
         self._is_busy = False
 
     def clear(self) -> None:
-        """Remove what a backup that was killed has left; called once, before the first :meth:`hold`.
-
-        :raises OSError: it cannot be removed
-        """
-        _remove(self._folder)
+        """Remove what a backup that was killed has left; called once, before the first :meth:`hold`."""
+        _try_to_remove(self._folder)
 
     async def hold(self, backup: str) -> AsyncGenerator[dict[str, Any], None]:
         """Freeze the databases, copy them, and keep the copies until the iterator is closed.
@@ -236,16 +233,20 @@ class _Run:
         if close is not None:
             close()
         self._release()
-        try:
-            _remove(self._folder.parent)
-        except OSError as error:
-            # The backup itself is over; the next one, or the next start, tries it again.
-            _log.warning("copies of a backup are left", path=str(self._folder), reason=str(error))
+        _try_to_remove(self._folder.parent)
 
 
 def _remove(folder: Path) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
+
+
+def _try_to_remove(folder: Path) -> None:
+    try:
+        _remove(folder)
+    except OSError as error:
+        # No reason to fail: the next backup, or the next start, tries it again.
+        _log.warning("copies of a backup are left", path=str(folder), reason=str(error))
 
 
 def _size(connection: Any) -> tuple[int, int]:
