@@ -19,17 +19,24 @@ _SEES = (
 
 def intern(connection: apsw.Connection, visible_to: Collection[str], shared: bool) -> int:
     """Return the number of an audience, giving it one if it is new; inside the caller's transaction."""
-    if shared:
-        return HOUSEHOLD
-    members = connection.execute(_MEMBERS, (json.dumps(list(visible_to)),)).get
-    number = connection.execute("SELECT number FROM audience WHERE members = ?", (members,)).get
+    number = number_of(connection, visible_to, shared)
     if number is None:
+        members = connection.execute(_MEMBERS, (json.dumps(list(visible_to)),)).get
         connection.execute("INSERT INTO audience (members) VALUES (?)", (members,))
         number = connection.last_insert_rowid()
         connection.execute(
             "INSERT INTO audience_member (principal, audience) SELECT value, ? FROM json_each(?)", (number, members)
         )
     return int(number)
+
+
+def number_of(connection: apsw.Connection, visible_to: Collection[str], shared: bool) -> int | None:
+    """Return the number of an audience, None if it has none yet."""
+    if shared:
+        return HOUSEHOLD
+    members = connection.execute(_MEMBERS, (json.dumps(list(visible_to)),)).get
+    number = connection.execute("SELECT number FROM audience WHERE members = ?", (members,)).get
+    return None if number is None else int(number)
 
 
 def seen_by(connection: apsw.Connection, asking: Collection[str]) -> list[int]:
