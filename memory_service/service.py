@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +20,7 @@ from memory_service.recall.recall import Recall
 from memory_service.requests import parse_append, parse_recall, parse_search, recalled_body
 from memory_service.store.abc import Store
 from memory_service.tools import ToolRegistry
+from memory_service.tools.documents import document_tools
 from memory_service.words.segmenter import Segmenter
 
 
@@ -36,11 +37,12 @@ class MemoryService:
         self._recall = Recall(store, segmenter)
         self._window = ContextWindow(store, Likeness(store.events, segmenter, None))
         self._tools = ToolRegistry(peer)
+        self._tools.add(document_tools(store, self._recall, self._returned, self._wrote))
         self._stored: list[Callable[[], None]] = []
         self._log = structlog.get_logger("memory_service")
 
     def on_stored(self, told: Callable[[], None]) -> None:
-        """Call ``told`` whenever a new event was stored."""
+        """Call ``told`` whenever a new event or note was stored."""
         self._stored.append(told)
 
     def serve(self) -> None:
@@ -63,8 +65,7 @@ class MemoryService:
         if event is None:
             return {"stored": False}
         if await self._store.events.append(event):
-            for told in self._stored:
-                told()
+            self._wrote()
             await self._tell(event)
         return {"stored": True}
 
@@ -107,6 +108,13 @@ class MemoryService:
         async with aclosing(self._store.backup.hold(Fields(body).name("backup"))) as items:
             async for item in items:
                 yield item
+
+    def _wrote(self) -> None:
+        for told in self._stored:
+            told()
+
+    async def _returned(self, ids: Sequence[str]) -> None:
+        await self._publish("memory.migrated", {"count": len(ids), "from": DOCUMENT, "to": CONTEXT, "documents": []})
 
     async def _tell(self, event: Event) -> None:
         await self._publish("memory.appended", {"id": event.id, "channel": event.channel, "time": event.time})
