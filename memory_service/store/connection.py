@@ -12,7 +12,7 @@ import apsw
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError, Internal, Unavailable
 from memory_service.model import estimated_tokens
-from memory_service.words import tokenizer
+from memory_service.store import old_tokenizer
 
 BUSY_MS = 5_000
 """So long a connection waits for another process that holds the file."""
@@ -69,7 +69,7 @@ def _open(path: Path, *settings: str) -> apsw.Connection:
         connection.set_busy_timeout(BUSY_MS)
         # The first to read the file: where that is no database, it says so; the tokenizer would only say "no FTS5".
         list(connection.execute("SELECT name FROM sqlite_schema"))
-        tokenizer.register(connection)
+        old_tokenizer.register(connection)
         connection.create_scalar_function("estimated_tokens", _tokens, 1, deterministic=True)
         connection.create_scalar_function("digest_of", _digest, 1, deterministic=True)
         for setting in ("foreign_keys = ON", "temp_store = MEMORY", *settings):

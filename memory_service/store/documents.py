@@ -14,7 +14,7 @@ from memory_service.model import Document, Note, NoteCandidate, NoteSearch, Term
 from memory_service.store.audiences import HOUSEHOLD, intern
 from memory_service.store.database import Database
 from memory_service.store.events import visible
-from memory_service.words.tokenizer import match_phrase
+from memory_service.words.tokenizer import match_phrase, written
 
 _COLUMNS = (
     "d.id, d.kind, d.tier, d.principal, d.audience, (SELECT a.members FROM audience a WHERE a.number = d.audience),"
@@ -153,7 +153,7 @@ def _write_note(connection: apsw.Connection, note: Note) -> bool:
         connection.execute("DELETE FROM vector WHERE kind = 'document' AND item = ?", (number,))
     connection.execute(
         "INSERT INTO document_words (rowid, summary, content, tags) VALUES (?, ?, ?, ?)",
-        (number, note.summary, note.content, " ".join(note.tags)),
+        (number, written(note.summary), written(note.content), written(" ".join(note.tags))),
     )
     connection.execute("INSERT OR IGNORE INTO embedding_queue VALUES ('document', ?)", (number,))
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,9 @@ _MAX_ROWS = 1_500
 _MOST_WEIGHED = 3_000
 """Likewise where given events are weighed and not looked for: about 2 µs each."""
 
+_INLINE_CHARACTERS = 2_000
+"""The words of so short an event are cut at once, in less than a millisecond; those of longer ones in a thread."""
+
 _SLICE = 32
 """So many events of a bulk append share a transaction: few enough that a live append hardly waits."""
 
@@ -38,14 +42,18 @@ class SqliteEvents:
 
     async def append(self, event: Event) -> bool:
         """Store an event; see :class:`memory_service.store.abc.EventStore`."""
-        return await self._database.write(lambda connection: rows.insert(connection, event))
+        if event.characters > _INLINE_CHARACTERS:
+            item = await asyncio.to_thread(rows.prepared, event)
+        else:
+            item = rows.prepared(event)
+        return await self._database.write(lambda connection: rows.insert(connection, [item])) == 1
 
     async def append_many(self, events: Sequence[Event]) -> int:
         """Store many; see :class:`memory_service.store.abc.EventStore`."""
         stored = 0
         for first in range(0, len(events), _SLICE):
-            insert = partial(_insert_all, events=events[first : first + _SLICE])
-            stored += await self._database.write(insert, bulk=True)
+            items = await asyncio.to_thread(_prepared, events[first : first + _SLICE])
+            stored += await self._database.write(partial(rows.insert, events=items), bulk=True)
         return stored
 
     async def get(self, ids: Collection[str]) -> tuple[Event, ...]:
@@ -111,8 +119,8 @@ class SqliteEvents:
         return await self._database.read(read)
 
 
-def _insert_all(connection: apsw.Connection, events: Sequence[Event]) -> int:
-    return sum(rows.insert(connection, event) for event in events)
+def _prepared(events: Sequence[Event]) -> list[rows.Prepared]:
+    return [rows.prepared(event) for event in events]
 
 
 def visible(connection: apsw.Connection, table: str, audience: Collection[str] | None) -> tuple[str, list[object]]:

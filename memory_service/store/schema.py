@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from homeagent_sdk.migrations import Migration
+from memory_service.store.event_words import write_all_words
+from memory_service.words.tokenizer import FTS5
 
 MIGRATIONS = (
     Migration(
@@ -51,7 +53,7 @@ MIGRATIONS = (
     Migration(
         2,
         "tiers, documents, graph, vectors, scenes, media",
-        """
+        f"""
         -- A set of principals, each set once; 0 is the whole household. Whatever can be recalled has an audience, so
         -- that who may see it is one number, and what a question may see is a short list of numbers.
         CREATE TABLE audience (
@@ -94,7 +96,7 @@ MIGRATIONS = (
         CREATE INDEX document_by_tier ON document (tier, last_read);
         CREATE INDEX document_by_source ON document (source_event) WHERE source_event IS NOT NULL;
         CREATE VIRTUAL TABLE document_words USING fts5 (
-            summary, content, tags, content = '', contentless_delete = 1, tokenize = 'homeagent'
+            summary, content, tags, content = '', contentless_delete = 1, tokenize = "{FTS5}"
         );
 
         ALTER TABLE event RENAME TO event_1;
@@ -128,6 +130,8 @@ MIGRATIONS = (
             'context', NULL, estimated_tokens(e.input) + estimated_tokens(e.response), e.created, e.tools_used, e.input,
             e.response, e.tool_results
             FROM event_1 e;
+        DROP TABLE event_vocabulary;
+        DROP TABLE event_words;
         DROP TABLE event_visibility;
         DROP TABLE event_1;
         CREATE INDEX event_by_lane ON event (channel, conversation, time);
@@ -135,6 +139,12 @@ MIGRATIONS = (
         CREATE INDEX event_by_audience ON event (audience, time);
         CREATE INDEX event_in_context ON event (principal, time) WHERE tier = 'context';
         CREATE INDEX event_by_document ON event (document) WHERE document IS NOT NULL;
+
+        -- What is written here was cut into tokens before (memory_service/words/tokenizer.py).
+        CREATE VIRTUAL TABLE event_words USING fts5 (
+            said, reply, tools, about, content = '', contentless_delete = 1, tokenize = "{FTS5}"
+        );
+        CREATE VIRTUAL TABLE event_vocabulary USING fts5vocab (event_words, row);
 
         -- What the texts speak of. An entity is a name; what is known of it stands in relations, and only there.
         CREATE TABLE entity (
@@ -167,7 +177,7 @@ MIGRATIONS = (
         CREATE INDEX relation_by_object ON relation (object);
         CREATE INDEX relation_by_source ON relation (source_event) WHERE source_event IS NOT NULL;
         CREATE VIRTUAL TABLE relation_words USING fts5 (
-            subject, type, object, sentence, content = '', contentless_delete = 1, tokenize = 'homeagent'
+            subject, type, object, sentence, content = '', contentless_delete = 1, tokenize = "{FTS5}"
         );
 
         -- Vectors of different spaces are never compared.
@@ -263,5 +273,6 @@ MIGRATIONS = (
             opened REAL NOT NULL
         ) STRICT;
         """,
+        then=write_all_words,
     ),
 )

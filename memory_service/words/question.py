@@ -7,7 +7,7 @@ from memory_service.words.days import days
 from memory_service.words.scan import Piece, fold, pieces
 from memory_service.words.segmenter import Segmenter
 from memory_service.words.stop_words import CHINESE, ENGLISH
-from memory_service.words.tokenizer import pairs, places
+from memory_service.words.tokenizer import pairs
 
 MAX_TERMS = 400
 """So many terms of a question are considered; a pasted page asks for no more than its beginning does."""
@@ -22,11 +22,8 @@ def terms(text: str, segmenter: Segmenter) -> list[Term]:
     empty: dict[tuple[str, ...], Term] = {}
     folded = fold(text)
     for day in days(folded):
-        written = folded[day.start : day.end]
-        found.setdefault((day.day,), Term(written.strip(), (day.day,), is_symbol=True))
-        # Somebody may have written the day itself, in the same words.
-        literal = tuple(place[0] for place in places(written))
-        found.setdefault(literal, Term(written, literal, is_word=False))
+        written = folded[day.start : day.end].strip()
+        found.setdefault((day.day,), Term(written, (day.day,), is_symbol=True))
     for piece in pieces(_without_days(folded)):
         for term, is_empty in _of_characters(piece.text, segmenter) if piece.is_characters else _of_letters(piece):
             (empty if is_empty else found).setdefault(term.tokens, term)

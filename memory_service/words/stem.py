@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 _VOWEL = re.compile("[aeiouy]")
 _IRREGULAR = {
@@ -72,7 +71,6 @@ _IRREGULAR = {
 }
 
 
-@lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
     """Return what the forms of a lower-case English word have in common; other words come back unchanged.
 

@@ -22,7 +22,7 @@ from memory_service.store.schema import MIGRATIONS
 from memory_service.store.sqlite import SqliteStore
 from tests.memory_service.samples import an_event
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 WRITE_FOREVER = """
 import asyncio, sys

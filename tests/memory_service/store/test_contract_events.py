@@ -1,26 +1,16 @@
-"""What any store of events must do. Another store is added to the fixture, and must pass the same."""
+"""What any store of events must do."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from memory_service.model import Search, Term, ToolResult
 from memory_service.store.abc import Store
-from memory_service.store.sqlite import SqliteStore
 from memory_service.words.stem import stem
 from tests.memory_service.samples import NOON, an_event
-
-
-@pytest.fixture(params=[SqliteStore])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store: Store = request.param.open(tmp_path / "memory.db")
-    yield store
-    await store.close()
 
 
 def words(*texts: str) -> list[Term]:

@@ -16,8 +16,8 @@ from homeagent_sdk.migrations import Migration
 from memory_service.model import Term, ToolResult
 from memory_service.store import database, events
 from memory_service.store.connection import _MEANINGS, open_for_reading, open_for_writing
+from memory_service.store.event_words import INDEXED_TOOL_CHARACTERS
 from memory_service.store.reader import Readers
-from memory_service.store.rows import INDEXED_TOOL_CHARACTERS
 from memory_service.store.sqlite import SqliteStore
 from memory_service.store.writer import Writer
 from tests.memory_service.samples import an_event

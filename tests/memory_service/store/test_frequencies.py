@@ -11,7 +11,7 @@ from memory_service.model import Term
 from memory_service.store import frequencies as module
 from memory_service.store.connection import open_for_writing
 from memory_service.store.frequencies import Frequencies
-from memory_service.store.rows import insert
+from memory_service.store.rows import insert, prepared
 from memory_service.store.schema import MIGRATIONS
 from tests.memory_service.samples import an_event
 
@@ -20,8 +20,7 @@ def filled(path: Path, *texts: str) -> apsw.Connection:
     connection = open_for_writing(path)
     migrate(connection, MIGRATIONS)
     with connection:
-        for number, text in enumerate(texts):
-            insert(connection, an_event(f"e{number}", text))
+        insert(connection, [prepared(an_event(f"e{number}", text)) for number, text in enumerate(texts)])
     return connection
 
 
@@ -44,7 +43,7 @@ def test_common_words_are_counted_again_only_when_the_memory_has_grown(tmp_path:
     terms = [Term("common", ("common",)), Term("rare", ("rar",))]
     total = module._COMMON + 1
     assert frequencies.of(connection, terms, total) == (module._COMMON, 1)
-    insert(connection, an_event("more", "common rare"))
+    insert(connection, [prepared(an_event("more", "common rare"))])
     assert frequencies.of(connection, terms, total + 1) == (module._COMMON, 2)
     assert frequencies.of(connection, terms, total * 2) == (module._COMMON + 1, 2)
     connection.close()
