@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -119,12 +120,12 @@ class Campaign:
         self._path = self._folder / f"memory-{self._generation}" / "memory.db"
         self._path.parent.mkdir(parents=True)
         self._ledger = Ledger()
-        self._event, self._note, self._again = 0, 0, ()
+        self._first = {"event": old_events, "note": 0, "fact": 0}
+        self._again: tuple[int, ...] = ()
         self._old_events = old_events
         if old_events:
             old_database.build(self._path, map(invented.event, range(old_events)))
             self._ledger.expect(range(old_events))
-            self._event = old_events
 
     def kill(self, aim: str) -> Round:
         """Let it work, send SIGKILL in the middle of an operation of a kind, and look at what is left."""
@@ -134,7 +135,8 @@ class Campaign:
             if run.follow_until(aim, self._dice.randint(1, 4)):
                 _pause(self._dice.uniform(0, 1.2) * self._usual_s(aim))
         finally:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has failed by itself, which is reported below
+                os.kill(pid, signal.SIGKILL)
             run.follow_to_the_end()
             exit_code = self._zygote.wait()
         return self._round(aim, run, exit_code == -signal.SIGKILL, f"ended with {exit_code} before it was killed")
@@ -152,8 +154,7 @@ class Campaign:
         return Orders(
             path=str(self._path),
             seed=self._dice.getrandbits(48),
-            event=self._event,
-            note=self._note,
+            first=self._first,
             again=self._again,
             checkpoint_pages=self._dice.choice((20, 100, 1_000)),
             fault=self._fault,
@@ -166,8 +167,8 @@ class Campaign:
     def _round(self, aim: str, run: _Lines, has_ended_as_meant: bool, otherwise: str) -> Round:
         under_way = self._ledger.begun.values()
         fell_in = tuple(operation.kind for operation in under_way) if run.is_open else (OPENING,)
-        self._event = max([self._event, *(number + 1 for kind, number in run.touched if kind == "event")])
-        self._note = max([self._note, *(number + 1 for kind, number in run.touched if kind == "note")])
+        for kind, number in run.touched:
+            self._first[kind] = max(self._first[kind], number + 1)
         self._again = tuple(
             number for operation in under_way if operation.kind == "append" for _, number in operation.becomes
         )

@@ -14,7 +14,7 @@ import apsw
 from homeagent_sdk.migrations import Migration
 from memory_service.model import Document, Event
 from memory_service.store import connection as store_connection
-from memory_service.store import database, events, rows, writer
+from memory_service.store import database, events, rows, schema, writer
 from memory_service.store.documents import SqliteDocuments
 from memory_service.store.event_words import write_words
 from memory_service.store.forget import SqliteForgetting
@@ -160,10 +160,10 @@ async def _forget_the_digest_later(self: SqliteForgetting, selection: Any) -> An
 
 def _migration_in_two() -> AbstractContextManager[None]:
     """The second step commits when the old table is gone and the new one is empty."""
-    first, second, *more = database.MIGRATIONS
+    first, second = schema.MIGRATIONS[:2]
     before, after = second.sql.split("INSERT INTO event SELECT", 1)
     broken = Migration(2, second.name, f"{before}COMMIT; BEGIN IMMEDIATE; INSERT INTO event SELECT{after}", second.then)
-    return _instead(database, "MIGRATIONS", (first, broken, *more))
+    return _instead(database, "MIGRATIONS", (first, broken, *schema.MIGRATIONS[2:]))
 
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[None]]] = {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from memory_service.words.tokenizer import FTS5, written
 from tests.chaos.memory.invented import code
 
 Row = tuple[Any, ...]
+_written = lru_cache(maxsize=16_384)(written)
 
 _SPACE = "(SELECT number FROM vector_space ORDER BY opened DESC, number DESC LIMIT 1)"
 _NOTHING_FOUND = {
@@ -45,7 +47,7 @@ _NOTHING_FOUND = {
         "SELECT id FROM document_words_docsize WHERE id NOT IN (SELECT number FROM document WHERE kind = 'note')"
     ),
     "a relation has no words": (
-        "SELECT id FROM relation WHERE status = 'active' AND number NOT IN (SELECT id FROM relation_words_docsize)"
+        "SELECT id FROM relation WHERE status <> 'deleted' AND number NOT IN (SELECT id FROM relation_words_docsize)"
     ),
     "words have no relation": "SELECT id FROM relation_words_docsize WHERE id NOT IN (SELECT number FROM relation)",
     "an item has neither a vector nor a place in the queue": (
@@ -73,6 +75,19 @@ _NOTHING_FOUND = {
     "a note's source is not there": (
         "SELECT id FROM document WHERE source_event IS NOT NULL AND source_event NOT IN (SELECT id FROM event)"
     ),
+    "a relation does not point to the event that it was told in": (
+        "SELECT r.id FROM relation r JOIN event e ON e.id = r.source WHERE r.source_event IS NOT e.number"
+    ),
+    "a relation stands twice": (
+        "SELECT subject FROM relation WHERE status = 'active' GROUP BY subject, type, object HAVING count(*) > 1"
+    ),
+    "a relation has another audience than its ends": (
+        "SELECT r.id FROM relation r JOIN entity s ON s.number = r.subject JOIN entity o ON o.number = r.object"
+        " WHERE r.audience <> s.audience OR r.audience <> o.audience"
+    ),
+    "a document's tier is not that of its events": (
+        "SELECT d.id FROM document d JOIN event e ON e.document = d.number WHERE d.tier <> e.tier"
+    ),
     "an entity is in no relation": (
         "SELECT key FROM entity WHERE number NOT IN (SELECT subject FROM relation UNION SELECT object FROM relation)"
     ),
@@ -91,9 +106,9 @@ _NOTES = (
     " d.number FROM document d JOIN audience a ON a.number = d.audience WHERE d.kind = 'note'"
 )
 _RELATIONS = (
-    "SELECT r.id, s.name, r.type, o.name, r.status, e.id, r.sentence, a.members, r.number FROM relation r"
+    "SELECT r.id, s.name, r.type, o.name, r.status, r.source, r.sentence, a.members, r.number FROM relation r"
     " JOIN entity s ON s.number = r.subject JOIN entity o ON o.number = r.object JOIN audience a"
-    " ON a.number = r.audience LEFT JOIN event e ON e.number = r.source_event"
+    " ON a.number = r.audience"
 )
 
 
@@ -186,23 +201,20 @@ def _wrong_words(connection: apsw.Connection, found: Found) -> Iterator[str]:
         "event_words": (
             "said, reply, tools, about",
             [
-                (row[15], *map(written, (row[10], row[11], _tools(row[12]))), f"{written(row[4])} {day_of(row[5])}")
+                (row[15], *map(_written, (row[10], row[11], _tools(row[12]))), f"{_written(row[4])} {day_of(row[5])}")
                 for row in found.events.values()
             ],
         ),
         "document_words": (
             "summary, content, tags",
-            [
-                (row[9], *map(written, (row[6], row[5], " ".join(json.loads(row[7])))))
-                for row in found.notes.values()
-            ],
+            [(row[9], *map(_written, (row[6], row[5], " ".join(json.loads(row[7]))))) for row in found.notes.values()],
         ),
         "relation_words": (
             "subject, type, object, sentence",
             [
-                (row[8], *map(written, (row[1], row[2], row[3], row[6])))
+                (row[8], *map(_written, (row[1], row[2], row[3], row[6])))
                 for row in found.relations.values()
-                if row[4] == "active"
+                if row[4] != "deleted"
             ],
         ),
     }

@@ -6,17 +6,20 @@ import hashlib
 import random
 from functools import lru_cache
 
+from memory_service.graph.model import MODEL, Fact, Telling
 from memory_service.model import Event, Note, ToolResult
 
 PEOPLE = ("ann", "bob", "客人")
 DIMENSIONS = 24
 _BEGINNING = 1_700_000_000.0
-_WORDS = "the boiler printer garden of ticket invoice on Friday 明天 打印机 的 密码 花园 在 医院 牙医 and 42 v3.1 /etc/hosts".split()
+_WORDS = (
+    "the boiler printer garden of ticket invoice on Friday and 42 v3.1 /etc/hosts 明天 打印机 的 密码 花园 在 医院 牙医"
+).split()
 
 
 @lru_cache(maxsize=8_192)
 def event(number: int) -> Event:
-    """Return the event with a number; every fiftieth is long enough to lie on many pages."""
+    """Return the event with a number; every hundredth is long enough to lie on many pages."""
     dice = random.Random(number)
     person = PEOPLE[number % len(PEOPLE)]
     shared = dice.random() < 0.2
@@ -35,7 +38,7 @@ def event(number: int) -> Event:
         shared=shared,
         time=_BEGINNING + number * 997 + dice.random(),
         input=f"{_text(dice, 12)} {word(number)}",
-        response=_text(dice, 4_000 if number % 50 == 0 else 25),
+        response=_text(dice, 2_500 if number % 100 == 0 else 25),
         tools_used=tuple(result.name for result in results),
         tool_results=tuple(results),
         origin=dice.choice(("user", "user", "self")),
@@ -74,6 +77,48 @@ def note(number: int, version: int, source: int | None) -> Note:
         summary=f"version {version} of note {number}",
         tags=tuple(dice.sample(("home", "家", "work"), 2)),
         source_event=None if source is None else event_id(source),
+    )
+
+
+def fact_count(number: int) -> int:
+    """Return how many facts are told together under a number."""
+    return 1 + number % 4
+
+
+def place(number: int, index: int | None) -> str:
+    """Return the object of a fact; of the first one, after its correction, if ``index`` is None."""
+    return f"place {number}-{index}" if index is not None else f"elsewhere {number}"
+
+
+def facts(number: int, source: int | None) -> tuple[Fact, ...]:
+    """Return the facts that are told together under a number.
+
+    :param source: the event in which they are told
+    """
+    dice = random.Random(f"facts {number}")
+    return tuple(
+        Fact(
+            subject=f"thing-{number}",
+            type="is at",
+            object=place(number, index),
+            sentence=_text(dice, 20),
+            source=None if source is None else event_id(source),
+        )
+        for index in range(fact_count(number))
+    )
+
+
+def telling(number: int, source: int | None) -> Telling:
+    """Return who tells these facts: whoever may see the turn in which they are told may see them."""
+    person = PEOPLE[number % len(PEOPLE)]
+    turn = None if source is None else event(source)
+    return Telling(
+        principal=person,
+        visible_to=(person,) if turn is None else turn.visible_to,
+        shared=turn is not None and turn.shared,
+        time=_BEGINNING + number,
+        origin=MODEL,
+        source=None if turn is None else turn.id,
     )
 
 

@@ -12,12 +12,15 @@ from tests.chaos.memory import invented
 from tests.chaos.memory.inspection import Found, Row, digest
 from tests.chaos.memory.old_database import written
 
-ABSENT, CONTEXT, DOCUMENT, FORGOTTEN = "absent", "in the context", "in a document", "forgotten"
+ABSENT, FORGOTTEN = "absent", "forgotten"
+CONTEXT, DOCUMENT, GRAPH = "in the context", "in a document", "in the graph"
+TIERS = {"context": CONTEXT, "document": DOCUMENT, "graph": GRAPH}
+TOLD, CORRECTED = "told", "corrected"
 State = str | int
-"""Where an event is, or which version of a note there is."""
+"""Where an event is, which version of a note there is, or whether facts were told or corrected."""
 
 Item = tuple[str, int]
-"""``event`` or ``note``, and its number."""
+"""``event``, ``note`` or ``fact``, and its number."""
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class Ledger:
     def __init__(self) -> None:
         self.begun: dict[int, Operation] = {}
         self._may_be: dict[Item, set[State]] = {}
-        self._sources: dict[int, int | None] = {}
+        self._sources: dict[Item, int | None] = {}
         self._space: str | None = None
         self._embedded: set[int] = set()
 
@@ -62,7 +65,7 @@ class Ledger:
     def follow(self, line: dict[str, Any]) -> None:
         """Take note of what the workload begins, or has finished."""
         if line["say"] == "begin":
-            self._sources |= {int(note): source for note, source in line.get("sources", {}).items()}
+            self._sources |= {(kind, number): source for kind, number, source in line["sources"]}
             operation = Operation(line["kind"], _items(line["becomes"]), line["is_whole"])
             operation.embedded = set(line.get("embeds", []))
             self.begun[line["operation"]] = operation
@@ -108,10 +111,14 @@ class Ledger:
             if seen.get(item) == FORGOTTEN:
                 seen[item] = "both forgotten and stored"
             else:
-                seen[item] = CONTEXT if row[13] == "context" else DOCUMENT
+                seen[item] = TIERS[row[13]]
         for id, row in found.notes.items():
             seen["note", invented.number_of(id)] = int(row[6].split()[1])
-        return seen
+        objects: dict[int, list[str]] = {}
+        for row in found.relations.values():
+            if row[4] == "active":
+                objects.setdefault(invented.number_of(row[1]), []).append(row[3])
+        return seen | {("fact", number): fact_state(number, json.dumps(each)) for number, each in objects.items()}
 
     def _halves(self, seen: dict[Item, State]) -> list[str]:
         problems = []
@@ -131,7 +138,7 @@ class Ledger:
             number = invented.number_of(id)
             version = seen["note", number]
             assert isinstance(version, int)
-            note = invented.note(number, version, self._sources.get(number))
+            note = invented.note(number, version, self._sources.get(("note", number)))
             expected: Row = (
                 note.id,
                 note.principal,
@@ -145,7 +152,25 @@ class Ledger:
             )
             if row[:9] != expected:
                 problems.append(f"{id} is not what was stored: {row} instead of {expected}")
+        for row in found.relations.values():
+            source = self._sources.get(("fact", invented.number_of(row[1])))
+            if row[2] != "is at" or row[5] != (None if source is None else invented.event_id(source)):
+                problems.append(f"a fact is not what was told: {row}, in event {source}")
         return problems
+
+
+def fact_state(number: int, objects: str) -> State:
+    """Say what has become of the facts with a number.
+
+    :param objects: of those that hold, as a JSON list
+    """
+    found = sorted(json.loads(objects))
+    told = [invented.place(number, index) for index in range(invented.fact_count(number))]
+    if found == sorted(told):
+        return TOLD
+    if found == sorted([invented.place(number, None), *told[1:]]):
+        return CORRECTED
+    return f"a part of what was told: {found}"
 
 
 def _items(listed: list[list[Any]]) -> dict[Item, State]:

@@ -13,15 +13,15 @@ import random
 import socket
 import sys
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from homeagent_sdk import process
 from memory_service.store.sqlite import SqliteStore
-from tests.chaos.memory import faults, invented, power_cut
-from tests.chaos.memory.operations import Next, Work, work
+from tests.chaos.memory import faults, invented, operations, power_cut
+from tests.chaos.memory.work import Work
 
 WORKERS = 4
 POWER_CUT = 75
@@ -50,7 +50,7 @@ class Orders:
     """What a run shall do.
 
     :ivar path: the database
-    :ivar event: the first number that no event has yet; ``note`` likewise
+    :ivar first: by kind of item the first number that none has yet
     :ivar again: events whose append was not acknowledged the last time
     :ivar checkpoint_pages: after so many pages the log is moved into the database
     :ivar fault: a mistake to plant, of :data:`.faults.FAULTS`
@@ -58,8 +58,7 @@ class Orders:
 
     path: str
     seed: int
-    event: int
-    note: int
+    first: dict[str, int]
     again: tuple[int, ...] = ()
     checkpoint_pages: int = 1_000
     fault: str | None = None
@@ -83,6 +82,12 @@ class _Run:
         self._descriptor = descriptor
         self._disk: power_cut.Disk | None = None
 
+    def fail(self, error: str) -> None:
+        """Say why it cannot go on, and end; not while another thread lets the power go."""
+        with self._disk.lock if self._disk is not None else nullcontext():
+            self._say(say="failed", error=error)
+            os._exit(_FAILED)
+
     def __call__(self) -> None:
         with ExitStack() as stack:
             if self._orders.fault is not None:
@@ -99,18 +104,18 @@ class _Run:
     async def _work(self, store: SqliteStore) -> None:
         orders, dice = self._orders, random.Random(self._orders.seed)
         await store._database.write(lambda connection: connection.wal_autocheckpoint(orders.checkpoint_pages))
-        working = Work(store, self._say, dice, Next(orders.event, orders.note))
+        working = Work(store, self._say, dice, orders.first)
         await working.look()
         self._say(say="open")
-        await working.finish_forgetting()
+        await operations.finish_forgetting(working)
         space = dice.choice(("space 1", "space 1", "space 2"))
         self._say(say="space", name=space)
         working.space = await store.vectors.open_space(space, "invented", invented.DIMENSIONS)
         async with asyncio.TaskGroup() as group:
             for number in orders.again:
-                group.create_task(working.append(number))
+                group.create_task(operations.append(working, number))
             for _ in range(WORKERS):
-                group.create_task(work(working))
+                group.create_task(operations.keep_working(working))
 
     def _say(self, **line: Any) -> None:
         cut = self._orders.cut
@@ -119,19 +124,18 @@ class _Run:
             self._disk.cut_after(cut.changes, random.Random(self._orders.seed), lambda: os._exit(POWER_CUT))
 
 
-def _run(orders: Orders, descriptor: int) -> None:
-    process.die_with_parent()
+def _run(orders: Orders, descriptor: int, zygote: int) -> None:
+    process.die_with_parent(zygote)
+    running = _Run(orders, descriptor)
     try:
-        _Run(orders, descriptor)()
+        running()
     except BaseException:
-        os.write(descriptor, json.dumps({"say": "failed", "error": traceback.format_exc()}).encode() + b"\n")
-        os._exit(_FAILED)
-    os._exit(0)
+        running.fail(traceback.format_exc())
 
 
 def main() -> None:
     """Fork a run for every order that comes, and say how each ended."""
-    process.die_with_parent()
+    zygote = os.getpid()
     with socket.socket(fileno=int(sys.argv[1])) as orders:
         while True:
             text, descriptors, _, _ = socket.recv_fds(orders, _MAX_ORDERS, 1)
@@ -140,7 +144,7 @@ def main() -> None:
             pid = os.fork()
             if pid == 0:
                 orders.close()
-                _run(Orders.from_json(text), descriptors[0])
+                _run(Orders.from_json(text), descriptors[0], zygote)
             os.close(descriptors[0])
             orders.send(str(pid).encode())
             _, status = os.waitpid(pid, 0)
