@@ -147,6 +147,16 @@ async def test_without_the_memory_nothing_is_forgotten_and_the_next_turn_tries_a
     assert is_shown(world.provider.last, "while it is away")
 
 
+async def test_failure_5_fullness_is_judged_by_all_turns_not_by_those_that_are_shown(world: World) -> None:
+    narrow(world, 6_000)
+    world.memory.error = Unavailable("it is gone")
+    await talk(world, 12, size=200)
+    for number in range(3):
+        before = len(world.memory.windows)
+        await world.ask(f"short {number}")
+        assert len(world.memory.windows) == before + 1, "what is left out still counts"
+
+
 async def test_a_slow_memory_holds_a_turn_up_for_a_moment_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(body: Item, call: Any) -> None:
         await asyncio.Event().wait()
