@@ -21,6 +21,7 @@ from memory_service.requests import parse_append, parse_recall, parse_search, re
 from memory_service.store.abc import Store
 from memory_service.tools import ToolRegistry
 from memory_service.tools.documents import document_tools
+from memory_service.vectors.keeper import VectorKeeper
 from memory_service.words.segmenter import Segmenter
 
 
@@ -30,15 +31,16 @@ class MemoryService:
     Who may call what is the hub's to decide; that nobody sees another's events is decided here and in the store.
     """
 
-    def __init__(self, peer: BusPeer, store: Store, segmenter: Segmenter) -> None:
+    def __init__(self, peer: BusPeer, store: Store, segmenter: Segmenter, keeper: VectorKeeper | None = None) -> None:
         self._peer = peer
         self._store = store
         self._segmenter = segmenter
-        self._recall = Recall(store, segmenter)
-        self._window = ContextWindow(store, Likeness(store.events, segmenter, None))
+        self._keeper = keeper
+        self._recall = Recall(store, segmenter, keeper)
+        self._window = ContextWindow(store, Likeness(store.events, segmenter, keeper))
         self._tools = ToolRegistry(peer)
         self._tools.add(document_tools(store, self._recall, self._returned, self._wrote))
-        self._stored: list[Callable[[], None]] = []
+        self._stored: list[Callable[[], None]] = [] if keeper is None else [keeper.notify]
         self._log = structlog.get_logger("memory_service")
 
     def on_stored(self, told: Callable[[], None]) -> None:
@@ -101,7 +103,8 @@ class MemoryService:
 
     async def health(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Say how the service is, without touching the disk."""
-        return {**self._store.health(), "dictionary_loaded": self._segmenter.is_loaded}
+        vectors = None if self._keeper is None else self._keeper.health()
+        return {**self._store.health(), "dictionary_loaded": self._segmenter.is_loaded, "vectors": vectors}
 
     async def snapshot(self, body: Any, context: CallContext) -> AsyncIterator[dict[str, Any]]:
         """Freeze and copy the store for a backup; the copy is there until the caller closes the stream."""

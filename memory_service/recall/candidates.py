@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from memory_service.model import DOCUMENT, Candidate, Event, Hit, Note, NoteCandidate, Term
+from memory_service.graph.model import FactCandidate, Relation
+from memory_service.model import DOCUMENT, GRAPH, Candidate, Event, Hit, Note, NoteCandidate, Term
 
 EVENT, NOTE, FACT = "event", "note", "fact"
 
@@ -46,14 +47,24 @@ def note_found(note: Note, number: int, relevance: float = 0.0, matched: frozens
     return Found(hit, number, relevance, matched)
 
 
-def by_words(candidates: Sequence[Candidate | NoteCandidate]) -> list[Found]:
+def fact_found(fact: Relation, number: int, relevance: float = 0.0, matched: frozenset[int] = frozenset()) -> Found:
+    """Return a fact as a candidate."""
+    hit = Hit(fact.id, FACT, GRAPH, fact.valid_from, fact.principal, "", fact.text, "", 0.0, "")
+    return Found(hit, number, relevance, matched)
+
+
+def by_words(candidates: Sequence[Candidate | NoteCandidate | FactCandidate]) -> list[Found]:
     """Return what was found by words as candidates."""
-    return [
-        event_found(each.event, each.number, each.relevance, each.matched)
-        if isinstance(each, Candidate)
-        else note_found(each.note, each.number, each.relevance, each.matched)
-        for each in candidates
-    ]
+    return [_found(each) for each in candidates]
+
+
+def _found(candidate: Candidate | NoteCandidate | FactCandidate) -> Found:
+    how = (candidate.number, candidate.relevance, candidate.matched)
+    if isinstance(candidate, Candidate):
+        return event_found(candidate.event, *how)
+    if isinstance(candidate, NoteCandidate):
+        return note_found(candidate.note, *how)
+    return fact_found(candidate.relation, *how)
 
 
 def why(found: Found, terms: Sequence[Term], is_near: bool) -> str:

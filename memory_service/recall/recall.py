@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from memory_service.model import Recalled, Search, Term
 from memory_service.recall.budget import within
-from memory_service.recall.candidates import EVENT, NOTE, Found, by_words, event_found, note_found
+from memory_service.recall.candidates import (
+    EVENT,
+    FACT,
+    NOTE,
+    Found,
+    by_words,
+    event_found,
+    fact_found,
+    note_found,
+)
 from memory_service.recall.ranking import Question, is_no_record, rank
 from memory_service.store.abc import Store
 from memory_service.vectors.abc import Meaning, Meanings
@@ -20,6 +29,8 @@ CANDIDATES = 48
 _CANDIDATES_PER_HIT = 5
 _MOST_CANDIDATES = 200
 _NOTES = 8
+_FACTS = 8
+_KINDS = (EVENT, NOTE, FACT)
 _NOTHING = Search((), 0, ())
 
 
@@ -43,7 +54,7 @@ class Recall:
         limit: int = 8,
         budget_tokens: int | None = None,
     ) -> Recalled:
-        """Find the events and notes that belong to a question.
+        """Find the events, notes and facts that belong to a question.
 
         Hits are ranked even if there is no record, so that the caller can show near misses as what they are.
 
@@ -75,9 +86,12 @@ class Recall:
         exclude: Collection[str],
         count: int,
     ) -> tuple[Question, list[Found]]:
-        events = await self._store.events.find(asked, audience, exclude, count) if asked else _NOTHING
-        notes = (await self._store.documents.find_notes(asked, audience, _NOTES)).candidates if asked else ()
-        found = [*by_words(events.candidates), *by_words(notes)]
+        events, found = _NOTHING, list[Found]()
+        if asked:
+            events = await self._store.events.find(asked, audience, exclude, count)
+            notes = await self._store.documents.find_notes(asked, audience, _NOTES)
+            facts = await self._store.graph.find_facts(asked, audience, _FACTS)
+            found = by_words([*events.candidates, *notes.candidates, *facts])
         found = [each for each in found if each.hit.id not in exclude]
         if meaning is not None:
             found = await self._with_meaning(found, meaning, audience, exclude, count)
@@ -94,16 +108,27 @@ class Recall:
     ) -> list[Found]:
         """Say of everything found by words how near its meaning is, and add what only its meaning finds."""
         seen = None if audience is None else await self._store.events.audiences(audience)
-        known = {kind: [each.number for each in found if each.hit.kind == kind] for kind in (EVENT, NOTE)}
+        known = {kind: [each.number for each in found if each.hit.kind == kind] for kind in _KINDS}
         nearest, cosines = await asyncio.gather(
-            meaning.nearest(seen, {EVENT: count, NOTE: _NOTES}), meaning.cosines(known)
+            meaning.nearest(seen, {EVENT: count, NOTE: _NOTES, FACT: _FACTS}), meaning.cosines(known)
         )
         measured = [each.near(cosines[each.hit.kind].get(each.number)) for each in found]
         more = {kind: {n: c for n, c in near.items() if n not in cosines[kind]} for kind, near in nearest.items()}
-        events = await self._store.events.by_number(more[EVENT], audience) if more[EVENT] else {}
-        notes = await self._store.documents.notes_by_number(more[NOTE], audience) if more[NOTE] else {}
-        added = [
-            *(event_found(event, number).near(more[EVENT][number]) for number, event in events.items()),
-            *(note_found(note, number).near(more[NOTE][number]) for number, note in notes.items()),
-        ]
+        added = await self._by_number(more, audience)
         return [*measured, *(each for each in added if each.hit.id not in exclude)]
+
+    async def _by_number(
+        self, wanted: Mapping[str, Mapping[int, float]], audience: Collection[str] | None
+    ) -> list[Found]:
+        """Read what was found by its meaning; what the audience may not see, or is gone, is left out."""
+        found: list[Found] = []
+        if events := wanted[EVENT]:
+            read = await self._store.events.by_number(events, audience)
+            found += [event_found(event, number).near(events[number]) for number, event in read.items()]
+        if notes := wanted[NOTE]:
+            kept = await self._store.documents.notes_by_number(notes, audience)
+            found += [note_found(note, number).near(notes[number]) for number, note in kept.items()]
+        if facts := wanted[FACT]:
+            held = await self._store.graph.facts_by_number(facts, audience)
+            found += [fact_found(fact, number).near(facts[number]) for number, fact in held.items()]
+        return found

@@ -8,7 +8,7 @@ wrote is safe on the medium when it returns, all of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from memory_service.model import (
@@ -26,6 +26,7 @@ from memory_service.model import (
     Term,
     ToEmbed,
 )
+from memory_service.store.graph_abc import GraphStore, MediaStore, SceneStore
 
 
 class EventStore(Protocol):
@@ -211,13 +212,6 @@ class Backup(Protocol):
         """Freeze what is committed, copy it, and keep the copy until the iterator is closed."""
 
 
-class Backup(Protocol):
-    """Makes copies of the whole store for a backup; see :class:`homeagent_sdk.snapshots.Copies`."""
-
-    def hold(self, backup: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Freeze what is committed, copy it, and keep the copy until the iterator is closed."""
-
-
 class Store(Protocol):
     """The memory's store, by what lies in it."""
 
@@ -228,6 +222,18 @@ class Store(Protocol):
     @property
     def documents(self) -> DocumentStore:
         """Archives and notes."""
+
+    @property
+    def graph(self) -> GraphStore:
+        """Facts."""
+
+    @property
+    def scenes(self) -> SceneStore:
+        """Recurring situations."""
+
+    @property
+    def media(self) -> MediaStore:
+        """Pictures, sounds and other bytes."""
 
     @property
     def vectors(self) -> VectorStore:
@@ -244,10 +250,6 @@ class Store(Protocol):
     @property
     def upkeep(self) -> Upkeep:
         """The store as a whole."""
-
-    @property
-    def backup(self) -> Backup:
-        """Copies of the whole."""
 
     @property
     def backup(self) -> Backup:

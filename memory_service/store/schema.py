@@ -146,14 +146,18 @@ MIGRATIONS = (
         );
         CREATE VIRTUAL TABLE event_vocabulary USING fts5vocab (event_words, row);
 
-        -- What the texts speak of. An entity is a name; what is known of it stands in relations, and only there.
+        -- What the texts speak of. An entity is a name; what is known of it stands in relations, and only there. Each
+        -- audience has its own, so that not even the spelling of a name tells what others spoke of.
         CREATE TABLE entity (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
-            key TEXT NOT NULL UNIQUE,
+            key TEXT NOT NULL,
+            audience INTEGER NOT NULL REFERENCES audience (number),
             name TEXT NOT NULL,
             type TEXT NOT NULL DEFAULT '',
-            created REAL NOT NULL
+            created REAL NOT NULL,
+            UNIQUE (key, audience)
         ) STRICT;
+        CREATE INDEX entity_by_audience ON entity (audience, key);
         CREATE TABLE relation (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
             id TEXT NOT NULL UNIQUE,
@@ -161,7 +165,9 @@ MIGRATIONS = (
             type TEXT NOT NULL,
             object INTEGER NOT NULL REFERENCES entity (number),
             status TEXT NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'superseded', 'deleted')),
+            -- That of its subject and object.
             audience INTEGER NOT NULL REFERENCES audience (number),
+            principal TEXT NOT NULL,
             confidence REAL NOT NULL DEFAULT 1.0 CHECK (confidence BETWEEN 0 AND 1),
             -- Since when it holds and until when; `created` is when it was written down.
             valid_from REAL NOT NULL,
@@ -170,15 +176,22 @@ MIGRATIONS = (
             created REAL NOT NULL,
             origin TEXT NOT NULL CHECK (origin IN ('person', 'model', 'rule')),
             session TEXT NOT NULL DEFAULT '',
+            -- The turn in which it was told, and its event, which is stored later than what is told in the turn.
+            source TEXT,
             source_event INTEGER REFERENCES event (number) ON DELETE SET NULL,
             sentence TEXT NOT NULL DEFAULT ''
         ) STRICT;
+        -- The same fact is never stored twice, however often it is told.
+        CREATE UNIQUE INDEX relation_holds ON relation (subject, type, object) WHERE status = 'active';
         CREATE INDEX relation_by_subject ON relation (subject, type);
         CREATE INDEX relation_by_object ON relation (object);
         CREATE INDEX relation_by_source ON relation (source_event) WHERE source_event IS NOT NULL;
+        CREATE INDEX relation_without_event ON relation (source) WHERE source_event IS NULL AND source IS NOT NULL;
+        CREATE INDEX relation_by_successor ON relation (superseded_by) WHERE superseded_by IS NOT NULL;
         CREATE VIRTUAL TABLE relation_words USING fts5 (
             subject, type, object, sentence, content = '', contentless_delete = 1, tokenize = "{FTS5}"
         );
+        CREATE VIRTUAL TABLE relation_vocabulary USING fts5vocab (relation_words, row);
 
         -- Vectors of different spaces are never compared.
         CREATE TABLE vector_space (
@@ -186,7 +199,8 @@ MIGRATIONS = (
             fingerprint TEXT NOT NULL UNIQUE,
             encoder TEXT NOT NULL,
             dimensions INTEGER NOT NULL,
-            created REAL NOT NULL
+            -- When it came into use last.
+            opened REAL NOT NULL
         ) STRICT;
         CREATE TABLE vector (
             space INTEGER NOT NULL REFERENCES vector_space (number) ON DELETE CASCADE,
@@ -219,13 +233,16 @@ MIGRATIONS = (
         CREATE INDEX media_by_digest ON media_block (digest);
         CREATE INDEX media_by_holder ON media_block (holder_kind, holder);
 
+        -- Like entities, each audience has its own: keys and features speak of what was spoken of.
         CREATE TABLE scene (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
-            key TEXT NOT NULL UNIQUE,
+            audience INTEGER NOT NULL REFERENCES audience (number),
+            key TEXT NOT NULL,
             origin TEXT NOT NULL CHECK (origin IN ('declared', 'emergent')),
             strength REAL NOT NULL,
             created REAL NOT NULL,
-            updated REAL NOT NULL
+            updated REAL NOT NULL,
+            UNIQUE (audience, key)
         ) STRICT;
         CREATE TABLE scene_feature (
             scene INTEGER NOT NULL REFERENCES scene (number) ON DELETE CASCADE,
@@ -234,10 +251,13 @@ MIGRATIONS = (
             updated REAL NOT NULL,
             PRIMARY KEY (scene, feature)
         ) STRICT, WITHOUT ROWID;
+        -- How often a situation was seen that is no scene yet; of what it was, a digest says enough.
         CREATE TABLE scene_evidence (
-            label TEXT PRIMARY KEY,
+            audience INTEGER NOT NULL REFERENCES audience (number),
+            label BLOB NOT NULL,
             count INTEGER NOT NULL,
-            updated REAL NOT NULL
+            updated REAL NOT NULL,
+            PRIMARY KEY (audience, label)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE scene_member (
             scene INTEGER NOT NULL REFERENCES scene (number) ON DELETE CASCADE,

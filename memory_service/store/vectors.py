@@ -16,11 +16,21 @@ _AUDIENCE = (
     " WHEN 'document' THEN (SELECT audience FROM document WHERE number = v.item)"
     " WHEN 'relation' THEN (SELECT audience FROM relation WHERE number = v.item) END"
 )
-_EVERYTHING = (
-    "INSERT OR IGNORE INTO embedding_queue SELECT 'event', number FROM event",
-    "INSERT OR IGNORE INTO embedding_queue SELECT 'document', number FROM document WHERE kind = 'note'",
-    "INSERT OR IGNORE INTO embedding_queue SELECT 'relation', number FROM relation WHERE status = 'active'",
+_LACKING = tuple(
+    f"INSERT OR IGNORE INTO embedding_queue SELECT '{kind}', t.number FROM {kind} t WHERE {condition} AND NOT EXISTS"
+    f" (SELECT 1 FROM vector v WHERE v.kind = '{kind}' AND v.item = t.number AND v.space = ?)"
+    for kind, condition in (
+        ("event", "trim(t.input) || trim(t.response) <> ''"),
+        ("document", "t.kind = 'note'"),
+        ("relation", "t.status = 'active'"),
+    )
 )
+
+_NOT_LACKING = (
+    "DELETE FROM embedding_queue WHERE EXISTS (SELECT 1 FROM vector v WHERE v.kind = embedding_queue.kind"
+    " AND v.item = embedding_queue.item AND v.space = ?)"
+)
+"""What waited for a vector of another space, and has one of this."""
 
 
 class SqliteVectors:
@@ -36,15 +46,24 @@ class SqliteVectors:
             number = connection.execute("SELECT number FROM vector_space WHERE fingerprint = ?", (fingerprint,)).get
             if number is None:
                 connection.execute(
-                    "INSERT INTO vector_space (fingerprint, encoder, dimensions, created) VALUES (?, ?, ?, ?)",
+                    "INSERT INTO vector_space (fingerprint, encoder, dimensions, opened) VALUES (?, ?, ?, ?)",
                     (fingerprint, encoder, dimensions, time.time()),
                 )
                 number = connection.last_insert_rowid()
-                for statement in _EVERYTHING:
-                    connection.execute(statement)
+            else:
+                connection.execute("UPDATE vector_space SET opened = ? WHERE number = ?", (time.time(), number))
+            # What was stored while another space was in use, or is new to this one.
+            for statement in _LACKING:
+                connection.execute(statement, (number,))
+            connection.execute(_NOT_LACKING, (number,))
             return int(number)
 
         return await self._database.write(open_space)
+
+    async def last_space(self) -> tuple[str, str, int] | None:
+        """Return the last space; see :class:`memory_service.store.abc.VectorStore`."""
+        question = "SELECT encoder, fingerprint, dimensions FROM vector_space ORDER BY opened DESC, number DESC LIMIT 1"
+        return await self._database.read(lambda connection: connection.execute(question).fetchone())
 
     async def queued(self, limit: int) -> tuple[ToEmbed, ...]:
         """Return what waits; see :class:`memory_service.store.abc.VectorStore`."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from homeagent_sdk.errors import HomeAgentError, Overloaded, TimedOut, Unavailable
+from homeagent_sdk.errors import HomeAgentError
 from memory_service.encoders.abc import Space, Vectors
 from memory_service.encoders.codes import to_codes
 from memory_service.encoders.index import VectorIndex
@@ -44,6 +44,9 @@ class Encoding(Protocol):
     def warm(self) -> bool:
         """Whether it can encode at once; if not, it begins to load."""
 
+    def health(self) -> dict[str, Any]:
+        """Say how it is."""
+
 
 class VectorKeeper:
     """Implements :class:`memory_service.vectors.abc.Meanings`, and runs beside the service.
@@ -60,6 +63,7 @@ class VectorKeeper:
         self._indexes: dict[str, VectorIndex] = {}
         self._new = asyncio.Event()
         self._loaded = False
+        self._is_idle = False
         self._failure: str | None = None
 
     def notify(self) -> None:
@@ -71,12 +75,14 @@ class VectorKeeper:
         pause_s = _PAUSE_S[0]
         self._new.set()
         while True:
+            self._is_idle = self._loaded and not self._new.is_set()
             await self._new.wait()
+            self._is_idle = False
             self._new.clear()
             try:
                 await self._catch_up()
                 self._failure, pause_s = None, _PAUSE_S[0]
-            except (Unavailable, Overloaded, TimedOut) as error:
+            except HomeAgentError as error:
                 self._failure = error.message
                 _log.warning("vectors have to wait", reason=str(error), again_in_s=pause_s)
                 await asyncio.sleep(pause_s)
@@ -111,7 +117,9 @@ class VectorKeeper:
             "space": self._space.fingerprint if self._space else None,
             "vectors": {kind: len(index) for kind, index in self._indexes.items()},
             "loaded": self._loaded,
+            "is_idle": self._is_idle,
             "reason": self._failure,
+            "encoder": self._encoder.health(),
         }
 
     async def _catch_up(self) -> None:
