@@ -17,7 +17,7 @@ ORIGINS: Final = (PERSON, MODEL, RULE)
 RELEVANCE: Final = "relevance"
 RECENT: Final = "recent"
 
-MAX_FACTS = 100
+MAX_FACTS = 64
 """So many facts at most are committed at once: they share a transaction, for which others wait."""
 
 

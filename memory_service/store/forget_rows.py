@@ -78,6 +78,9 @@ def relations(connection: apsw.Connection, numbers: Sequence[int]) -> Deleted:
         f"UPDATE relation SET status = 'active', valid_to = NULL, superseded_by = NULL WHERE number {_IN}",
         (holding_again,),
     )
+    connection.execute(
+        "INSERT OR IGNORE INTO embedding_queue SELECT 'relation', value FROM json_each(?)", (holding_again,)
+    )
     _delete(
         connection,
         deleted,

@@ -187,8 +187,10 @@ def _replaced(
         object_type=old.object_type if key_of(wanted[2]) == key_of(old.object) else "",
     )
     place = Place(audience, telling, lambda source: True)
-    id, _ = put(connection, fact, place, telling.source, telling.time, may_hold_again=True)
-    (new,) = relations_of(connection, "r.id = ?", [id])
+    number, is_new = put(connection, fact, place, telling.source, telling.time, may_hold_again=True)
+    if is_new:
+        graph_rows.index(connection, [number] if number is not None else [])
+    (new,) = relations_of(connection, "r.number = ?", [number])
     connection.execute(
         "UPDATE relation SET status = 'superseded', valid_to = ?, superseded_by = ? WHERE number = ?",
         (telling.time, new.number, old.number),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import apsw
@@ -84,24 +84,25 @@ def to_graph(connection: apsw.Connection, document: str, facts: Sequence[Fact]) 
 def _store(
     connection: apsw.Connection, facts: Sequence[Fact], place: Place, times: dict[str, float] | None = None
 ) -> Committed:
-    new: dict[str, None] = {}
-    known: dict[str, None] = {}
+    new: dict[int, None] = {}
+    known: dict[int, None] = {}
     refused: list[Refused] = []
-    for number, fact in enumerate(facts):
+    for index, fact in enumerate(facts):
         refusal = next(_problems(fact, place), None)
         if refusal is not None:
-            refused.append(Refused(number, *refusal))
+            refused.append(Refused(index, *refusal))
             continue
         source = fact.source or place.telling.source
         moment = (times or {}).get(source or "", place.telling.time)
-        id, is_new = put(connection, fact, place, source, moment)
-        if id is None:
-            refused.append(Refused(number, "object", "was replaced in this same turn; correct the fact that holds now"))
+        number, is_new = put(connection, fact, place, source, moment)
+        if number is None:
+            refused.append(Refused(index, "object", "was replaced in this same turn; correct the fact that holds now"))
         elif is_new:
-            new[id] = None
-        elif id not in new:
-            known[id] = None
-    return Committed(tuple(new), tuple(known), tuple(refused))
+            new[number] = None
+        elif number not in new:
+            known[number] = None
+    graph_rows.index(connection, new)
+    return Committed(_ids(connection, new), _ids(connection, known), tuple(refused))
 
 
 def put(
@@ -112,12 +113,12 @@ def put(
     moment: float,
     *,
     may_hold_again: bool = False,
-) -> tuple[str | None, bool]:
-    """Store a fact that has been checked, if nothing says the same yet.
+) -> tuple[int | None, bool]:
+    """Store a fact that has been checked, if nothing says the same yet; a new one is still to be indexed.
 
     :param moment: since when it holds
     :param may_hold_again: even if this very telling has been replaced
-    :returns: the id of the relation that says it, and whether it is new; None if this very telling has been replaced
+    :returns: the number of the relation that says it, None if this very telling has been replaced; whether it is new
     """
     subject = graph_rows.entity(connection, place.audience, fact.subject, fact.subject_type)
     object = graph_rows.entity(connection, place.audience, fact.object, fact.object_type)
@@ -139,11 +140,10 @@ def put(
                 " WHERE number = ?",
                 (subject, object, number),
             )
-        graph_rows.index(connection, [number])
     for key in fact.scenes:
         scene = scene_rows.declare(connection, place.audience, key, time.time())
         scene_rows.join(connection, scene, "relation", number, fact.confidence, time.time())
-    return str(connection.execute("SELECT id FROM relation WHERE number = ?", (number,)).get), is_new
+    return number, is_new
 
 
 def relation_id(fact: Fact, visible_to: Sequence[str], source: str | None) -> str:
@@ -181,6 +181,11 @@ def _insert(
         ),
     )
     return connection.last_insert_rowid()
+
+
+def _ids(connection: apsw.Connection, numbers: Iterable[int]) -> tuple[str, ...]:
+    question = f"SELECT id FROM relation WHERE number {graph_rows.IN} ORDER BY number"
+    return tuple(id for (id,) in connection.execute(question, (json.dumps(list(numbers)),)))
 
 
 def _problems(fact: Fact, place: Place) -> Iterator[tuple[str, str]]:

@@ -130,10 +130,14 @@ def stats(connection: apsw.Connection, audience: Collection[str] | None) -> Grap
         f" SELECT r.object FROM relation r WHERE r.status = 'active' {condition})"
         " JOIN entity e ON e.number = entity GROUP BY e.key"
     )
-    busiest = connection.execute(f"SELECT name, degree FROM ({ends}) ORDER BY degree DESC, key LIMIT {_BUSIEST}")
+    busiest = list(
+        connection.execute(
+            f"SELECT name, degree, count(*) OVER () FROM ({ends}) ORDER BY degree DESC, key LIMIT {_BUSIEST}"
+        )
+    )
     return GraphStats(
-        busiest=tuple((name, degree) for name, degree in busiest),
-        entities=int(connection.execute(f"SELECT count(*) FROM ({ends})").get),
+        busiest=tuple((name, degree) for name, degree, _ in busiest),
+        entities=busiest[0][2] if busiest else 0,
         relations=counts.get("active", 0),
         superseded=counts.get("superseded", 0),
     )
@@ -277,13 +281,24 @@ def _worth_asking(connection: apsw.Connection, terms: Sequence[Term]) -> list[in
 def _former(
     connection: apsw.Connection, relations: Sequence[Relation], sight: Sight
 ) -> dict[str, tuple[Relation, ...]]:
-    former: dict[str, tuple[Relation, ...]] = {}
-    for relation in relations:
-        replaced = relations_of(
-            connection, f"r.superseded_by = ? AND r.status = 'superseded' {sight.on('r')}", [relation.number]
+    successors = dict(
+        connection.execute(
+            f"SELECT number, superseded_by FROM relation WHERE superseded_by {IN}",
+            (json.dumps([relation.number for relation in relations]),),
         )
-        if replaced:
-            former[relation.id] = tuple(replaced[::-1][:_MOST_FORMER])
+    )
+    if not successors:
+        return {}
+    ids = {relation.number: relation.id for relation in relations}
+    former: dict[str, tuple[Relation, ...]] = {}
+    replaced = relations_of(
+        connection,
+        f"r.number {IN} AND r.status = 'superseded' {sight.on('r')}",
+        [json.dumps(list(successors))],
+    )
+    for each in reversed(replaced):
+        of = ids[successors[each.number]]
+        former[of] = (*former.get(of, ()), each)[:_MOST_FORMER]
     return former
 
 

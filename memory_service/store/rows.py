@@ -70,6 +70,10 @@ def insert(connection: apsw.Connection, events: Iterable[Prepared]) -> int:
         number = connection.last_insert_rowid()
         connection.execute("INSERT INTO embedding_queue (kind, item) VALUES ('event', ?)", (number,))
         write_words(connection, number, item.words)
+        # What was told in this turn was stored before it.
+        connection.execute(
+            "UPDATE relation SET source_event = ? WHERE source = ? AND source_event IS NULL", (number, event.id)
+        )
         new += 1
     return new
 

@@ -11,7 +11,10 @@ from memory_service.store.database import Database
 from memory_service.store.documents import SqliteDocuments
 from memory_service.store.events import SqliteEvents
 from memory_service.store.forget import SqliteForgetting
+from memory_service.store.graph import SqliteGraph
 from memory_service.store.log_position import SqliteLogPosition
+from memory_service.store.media import SqliteMedia
+from memory_service.store.scenes import SqliteScenes
 from memory_service.store.upkeep import SqliteUpkeep
 from memory_service.store.vectors import SqliteVectors
 
@@ -23,6 +26,9 @@ class SqliteStore:
         self._database = database
         self.events = SqliteEvents(database)
         self.documents = SqliteDocuments(database)
+        self.graph = SqliteGraph(database)
+        self.scenes = SqliteScenes(database)
+        self.media = SqliteMedia(database, database.path.with_name("media"))
         self.vectors = SqliteVectors(database)
         self.forgetting = SqliteForgetting(database)
         self.log = SqliteLogPosition(database)

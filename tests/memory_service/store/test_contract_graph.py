@@ -606,9 +606,9 @@ async def test_a_corrected_fact_keeps_its_audience(store: Store) -> None:
 async def test_a_thousand_questions_of_ten_people_return_no_fact_of_another(store: Store, segmenter: Segmenter) -> None:
     dice = random.Random(11)
     people = [f"person{n}" for n in range(10)]
-    names = [f"name{n}" for n in range(25)]
+    names = [f"name{n}" for n in range(100)]
     owners: dict[str, set[str]] = {}
-    for number in range(400):
+    for number in range(200):
         sees = dice.sample(people, dice.choice([1, 1, 1, 2, 3]))
         subject, object = dice.sample(names, 2)
         fact = Fact(subject, "knows", object, f"secret{number} {dice.choice(names)}")
@@ -618,7 +618,7 @@ async def test_a_thousand_questions_of_ten_people_return_no_fact_of_another(stor
     for number in range(1_000):
         audience = tuple(dice.sample(people, dice.choice([1, 1, 2])))
         name = dice.choice(names)
-        asked = terms(f"{name} secret{number % 400}", segmenter)
+        asked = terms(f"{name} secret{number % 200}", segmenter)
         found = await store.graph.recall(GraphQuestion([name], asked, depth=3, relations=50), audience)
         by_words = await store.graph.find_facts(asked, audience, 50)
         snapshot = await store.graph.snapshot(name, audience)
@@ -628,7 +628,8 @@ async def test_a_thousand_questions_of_ten_people_return_no_fact_of_another(stor
             *(snapshot.relations if snapshot else ()),
         ]
         assert all(owners[id].issuperset(audience) for id in ids)
-        seen = [id for id in owners if owners[id].issuperset(audience)]
-        assert (await store.graph.introspect(audience)).relations == len(seen)
+        if number % 20 == 0:
+            seen = [id for id in owners if owners[id].issuperset(audience)]
+            assert (await store.graph.introspect(audience)).relations == len(seen)
         answers += len(ids)
     assert answers > 1_000
