@@ -129,7 +129,7 @@ class Campaign:
 
     def kill(self, aim: str) -> Round:
         """Let it work, send SIGKILL in the middle of an operation of a kind, and look at what is left."""
-        pid, lines = self._zygote.start(self._orders(None))
+        pid, lines = self._zygote.start(self._orders(aim))
         run = _Lines(lines, self._ledger, self._took_s)
         try:
             if run.follow_until(aim, self._dice.randint(1, 4)):
@@ -144,16 +144,17 @@ class Campaign:
     def cut(self, aim: str) -> Round:
         """Let it work, take the power away in the middle of an operation of a kind, and look at what is left."""
         changes = self._dice.randint(1, _MOST_CHANGES.get(aim, 30))
-        _, lines = self._zygote.start(self._orders(Cut(aim, changes, self._lies)))
+        _, lines = self._zygote.start(self._orders(aim, Cut(aim, changes, self._lies)))
         run = _Lines(lines, self._ledger, self._took_s)
         run.follow_to_the_end()
         exit_code = self._zygote.wait()
         return self._round(aim, run, exit_code == POWER_CUT, f"ended with {exit_code} before the power went")
 
-    def _orders(self, cut: Cut | None) -> Orders:
+    def _orders(self, aim: str, cut: Cut | None = None) -> Orders:
         return Orders(
             path=str(self._path),
             seed=self._dice.getrandbits(48),
+            aim=aim,
             first=self._first,
             again=self._again,
             checkpoint_pages=self._dice.choice((20, 100, 1_000)),

@@ -242,10 +242,13 @@ OPERATIONS = {
 """What a workload does, by name."""
 
 
-async def keep_working(work: Work) -> None:
-    """Do one thing after another, for ever."""
+_AIMED_AT = 12
+
+
+async def keep_working(work: Work, aim: str) -> None:
+    """Do one thing after another, for ever; most often what is aimed at."""
     kinds = list(OPERATIONS.values())
-    weights = [kind.weight for kind in kinds]
+    weights = [_AIMED_AT if name == aim else kind.weight for name, kind in OPERATIONS.items()]
     while True:
         (kind,) = work.dice.choices(kinds, weights)
         async with work.gate.pass_through(alone=kind.alone):

@@ -14,7 +14,7 @@ from tests.chaos.memory.campaign import AIMS, OPENING, Campaign, Round
 
 pytestmark = pytest.mark.chaos
 
-_OLD_EVENTS = 60
+_OLD_EVENTS = 40
 _OPENINGS = 3
 """So many rounds in a row fall into the migration of a memory, before the others begin."""
 

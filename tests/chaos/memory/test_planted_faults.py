@@ -12,10 +12,10 @@ from tests.chaos.memory.faults import FAULTS
 pytestmark = pytest.mark.chaos
 
 _ATTEMPTS = 60
-_OLD_EVENTS = 40
+_OLD_EVENTS = 20
 
 CAUGHT = {
-    "synchronous is NORMAL": ("cut", "append", "not in the context"),
+    "synchronous is NORMAL": ("cut", "append", "is absent, not"),
     "synchronous is OFF": ("cut", "append", ""),
     "acknowledged before the commit": ("cut", "append", ""),
     "archived in two transactions": ("kill", "archive", "an archive has no events"),

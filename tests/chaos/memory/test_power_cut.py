@@ -18,7 +18,7 @@ from tests.chaos.memory.power_cut import SECTOR_BYTES, Disk, register, system_ca
 pytestmark = pytest.mark.chaos
 
 _names = (f"power-cut-{number}" for number in itertools.count())
-SEEDS = range(30)
+SEEDS = range(24)
 
 
 def survivors(folder: Path, seed: int, *settings: str, lies: bool = False) -> tuple[set[int], set[int], bool]:
@@ -83,18 +83,18 @@ def test_who_syncs_less_loses_what_was_acknowledged(tmp_path: Path, level: str) 
         found["lost"] += not acknowledged <= there
         found["broken"] += not is_whole
     # NORMAL syncs before a checkpoint, which is why it loses rows, but never the database.
-    assert found["lost"] >= 10 and (found["broken"] > 0) is (level == "OFF"), found
+    assert found["lost"] >= 8 and (found["broken"] > 0) is (level == "OFF"), found
 
 
 def test_a_disk_that_lies_loses_what_was_acknowledged(tmp_path: Path) -> None:
     found = [survivors(tmp_path, seed, "journal_mode = WAL", "synchronous = FULL", lies=True) for seed in SEEDS]
-    assert sum(not acknowledged <= there for acknowledged, there, _ in found) >= 10
+    assert sum(not acknowledged <= there for acknowledged, there, _ in found) >= 8
 
 
 def test_a_name_that_was_deleted_comes_back_unless_its_folder_is_synced(tmp_path: Path) -> None:
     # SQLite says so itself: with a rollback journal, FULL may lose the last transaction, EXTRA does not.
     lost = 0
-    for seed in range(120):
+    for seed in range(60):
         acknowledged, there, is_whole = survivors(tmp_path, seed, "journal_mode = DELETE", "synchronous = FULL")
         assert is_whole and len(acknowledged - there) <= 1, seed
         lost += not acknowledged <= there

@@ -50,6 +50,7 @@ class Orders:
     """What a run shall do.
 
     :ivar path: the database
+    :ivar aim: the kind of operation that is done more often than others; none if it is of no kind
     :ivar first: by kind of item the first number that none has yet
     :ivar again: events whose append was not acknowledged the last time
     :ivar checkpoint_pages: after so many pages the log is moved into the database
@@ -58,6 +59,7 @@ class Orders:
 
     path: str
     seed: int
+    aim: str
     first: dict[str, int]
     again: tuple[int, ...] = ()
     checkpoint_pages: int = 1_000
@@ -115,7 +117,7 @@ class _Run:
             for number in orders.again:
                 group.create_task(operations.append(working, number))
             for _ in range(WORKERS):
-                group.create_task(operations.keep_working(working))
+                group.create_task(operations.keep_working(working, orders.aim))
 
     def _say(self, **line: Any) -> None:
         cut = self._orders.cut
