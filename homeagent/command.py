@@ -38,6 +38,7 @@ def build_app() -> typer.Typer:
         down,
         key,
         logs,
+        memory,
         persona,
         plugin,
         principal,
@@ -54,6 +55,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         help=text("command.help"), no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
-    for group in (up, down, status, ps, chat, config, source, plugin, persona, principal, key, logs, doctor, version):
+    running, talking = (up, down, status, ps, logs, doctor, version), (chat, persona, memory)
+    for group in (*running, *talking, config, source, plugin, principal, key):
         group.add_to(app)
     return app

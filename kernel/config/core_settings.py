@@ -280,4 +280,16 @@ _REST = (
     ),
 )
 
-CORE_SETTINGS: tuple[Definition, ...] = (*_LLM, *_SOURCES, *_AGENT, *_REST)
+_MEMORY = (
+    Definition(
+        "core.memory.conversation_log",
+        "bool",
+        True,
+        {
+            "en": "Whether every turn is also written to a readable file, memory/conversations/<day>.jsonl",
+            "zh": "是否把每一轮对话也写入可读的文件 memory/conversations/<日期>.jsonl",
+        },
+    ),
+)
+
+CORE_SETTINGS: tuple[Definition, ...] = (*_LLM, *_SOURCES, *_AGENT, *_MEMORY, *_REST)
