@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 
-MAX_CHARACTERS = 2_000
-"""So much of a text is encoded. An average over more says less about each part of it, and costs in proportion."""
+MAX_CHARACTERS = 1_000
+"""So much of a text is encoded. An average over more says less about each part of it, and a question may have to wait
+for a whole text: on a busy core 1,000 Chinese characters take 65 ms and 1,000 English ones 22 ms, 2,000 take twice
+that. Search by words knows all of a text."""
 
 
 @dataclass(frozen=True, slots=True)

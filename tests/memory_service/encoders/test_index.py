@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,19 @@ def test_nothing_outside_the_audiences_is_found() -> None:
     assert index.search(some_vectors(1)[0], (), 5) == []
 
 
+@pytest.mark.parametrize("seen", [(0,), tuple(range(9)), tuple(range(10)), None])
+def test_few_rows_or_most_rows_visible_the_nearest_are_the_same_as_by_comparing_each(
+    seen: tuple[int, ...] | None,
+) -> None:
+    vectors, question = some_vectors(3_000), some_vectors(1, seed=9)[0]
+    index = filled(vectors, [number % 10 for number in range(3_000)])
+    exact = {n + 1: float(vectors[n] @ question) for n in range(3_000) if seen is None or n % 10 in seen}
+    found = dict(index.search(question, seen, 20))
+    assert found.keys() <= exact.keys()
+    assert found == pytest.approx({item: exact[item] for item in found}, abs=0.02)
+    assert min(found.values()) >= sorted(exact.values())[-20] - 0.02
+
+
 def test_an_item_counts_once_by_its_nearest_row() -> None:
     vectors = some_vectors(3)
     index = VectorIndex(DIMENSIONS)
@@ -65,6 +80,53 @@ def test_what_is_removed_is_neither_found_nor_kept() -> None:
     assert 4 not in dict(index.search(vectors[3], None, 10))
     assert index.cosines(vectors[3], [4]) == {}
     assert 4 not in dict(index.search(vectors[3], (0,), 10))
+
+
+def test_an_item_that_is_added_again_after_its_removal_is_what_it_is_now() -> None:
+    vectors = some_vectors(2)
+    index = VectorIndex(DIMENSIONS)
+    index.add([7], [1], to_codes(vectors[:1]))
+    index.remove([7])
+    index.add([7], [2], to_codes(vectors[1:]))
+    assert len(index) == 1
+    assert index.search(vectors[0], (1,), 5) == []
+    assert index.search(vectors[1], (2,), 5)[0] == (7, pytest.approx(1.0, abs=0.01))
+
+
+def test_room_of_what_was_removed_is_used_again() -> None:
+    index = VectorIndex(DIMENSIONS)
+    vectors = some_vectors(1_000)
+    for _ in range(20):
+        index.add(list(range(1_000)), [0] * 1_000, to_codes(vectors))
+        index.remove(range(1_000))
+    assert len(index) == 0
+    assert index.capacity <= 4_000
+    index.add([5], [0], to_codes(vectors[5:6]))
+    assert index.search(vectors[5], None, 3) == [(5, pytest.approx(1.0, abs=0.01))]
+
+
+def test_searches_beside_a_writer_see_whole_items_only() -> None:
+    vectors = some_vectors(4_000)
+    codes = to_codes(vectors)
+    index, stop = VectorIndex(DIMENSIONS), threading.Event()
+    wrong: list[tuple[int, float]] = []
+
+    def search() -> None:
+        while not stop.is_set():
+            for item, cosine in index.search(vectors[0], None, 10):
+                if item < 0 or cosine > 0.01 + float(vectors[item] @ vectors[0]):
+                    wrong.append((item, cosine))
+
+    readers = [threading.Thread(target=search) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, 4_000, 50):
+        index.add(list(range(start, start + 50)), [0] * 50, codes[start : start + 50])
+        index.remove(range(start, start + 20))
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
 
 
 def test_a_vector_without_direction_is_near_to_nothing() -> None:

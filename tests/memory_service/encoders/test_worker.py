@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from homeagent_sdk.confine import landlock_abi
 from homeagent_sdk.errors import Overloaded, Unavailable
 from memory_service.encoders import client
+from memory_service.encoders.abc import MAX_CHARACTERS
 from memory_service.encoders.client import EncoderWorker
 from memory_service.encoders.hashing import HashingEncoder
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -121,3 +126,114 @@ async def test_closing_ends_the_process_and_what_waits(tmp_path: Path) -> None:
 async def test_texts_that_are_no_unicode_pass(worker: EncoderWorker) -> None:
     _, vectors = await worker.encode(["\ud800 half"])
     assert np.isfinite(vectors).all()
+
+
+async def test_no_texts_get_no_vectors(worker: EncoderWorker) -> None:
+    space, vectors = await worker.encode([])
+    assert vectors.shape == (0, space.dimensions)
+
+
+async def test_a_worker_that_was_closed_stays_so(worker: EncoderWorker) -> None:
+    await worker.encode(["start"])
+    await worker.close()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await worker.encode(["late"])
+    assert not worker.warm()
+    assert worker.health()["pid"] is None
+
+
+async def test_one_that_ran_long_enough_is_soon_back_however_often_it_died(
+    worker: EncoderWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_PAUSES_S", (0.05, 60.0))
+    monkeypatch.setattr(client, "_SOUND_AFTER_S", 0.0)
+    for _ in range(3):
+        await worker.encode(["start"])
+        os.kill(int(worker.health()["pid"]), signal.SIGKILL)  # type: ignore[call-overload]
+        with pytest.raises(Unavailable):
+            await worker.encode(["dead"])
+        await asyncio.sleep(0.1)
+    await worker.encode(["back"])
+    assert worker.health()["deaths"] == 3
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_not_encoded(worker: EncoderWorker) -> None:
+    await worker.encode(["start"])
+    given_up = asyncio.create_task(worker.encode(["x " * 400] * 100))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    _, vectors = await worker.encode(["next"])
+    assert np.allclose(vectors, HashingEncoder().encode(["next"]))
+
+
+@pytest.mark.parametrize(
+    ("texts", "most"), [(["字" * 100] * 20, 2), (["a" * 100] * 20, 8), (["a"] * 20, 8), (["字" * 5_000] * 3, 1)]
+)
+def test_batches_are_as_small_as_a_question_can_wait(texts: list[str], most: int) -> None:
+    batches = list(client._batches(texts))
+    assert max(map(len, batches)) == most
+    assert [each for batch in batches for each in batch] == [each[:MAX_CHARACTERS] for each in texts]
+
+
+CONFINED = """
+import asyncio, sys
+from pathlib import Path
+from homeagent_sdk.confine import confine, import_roots, standard_read_only
+from memory_service.encoders.client import EncoderWorker
+
+async def main(folder):
+    worker = EncoderWorker(folder / "cache")
+    space, vectors = await worker.encode(["a bicycle"])
+    print(confinement.files, space.encoder, vectors.any(), len(list((folder / "cache").iterdir())))
+    await worker.close()
+
+folder = Path(sys.argv[1])
+listable = import_roots("memory_service")
+confinement = confine([folder], standard_read_only("memory_service"), tcp=False, listable=listable)
+asyncio.run(main(folder))
+"""
+
+
+async def test_it_starts_confined_to_the_folders_of_the_service(tmp_path: Path) -> None:
+    code, said = await run(CONFINED, tmp_path)
+    assert (code, said) == (0, f"{landlock_abi() >= 1} use True 1")
+
+
+ORPHANED = """
+import asyncio, os, sys
+from pathlib import Path
+from memory_service.encoders.client import EncoderWorker
+
+async def main():
+    worker = EncoderWorker(Path(sys.argv[1]), "tfidf")
+    await worker.encode(["start"])
+    print(worker.health()["pid"], flush=True)
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_the_service(tmp_path: Path) -> None:
+    code, pid = await run(ORPHANED, tmp_path)
+    assert code == -signal.SIGKILL
+    async with asyncio.timeout(10):
+        while is_running(int(pid)):  # noqa: ASYNC110 - no child of ours, no event
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended: one may wait long for whoever inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def run(script: str, folder: Path) -> tuple[int | None, str]:
+    """Return the exit code of a script and the last line that it wrote."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, str(folder)), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode().splitlines()[-1]
