@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
+from memory_service.encoders import index as module
 from memory_service.encoders.abc import Vectors
 from memory_service.encoders.codes import to_codes
 from memory_service.encoders.index import VectorIndex
@@ -103,6 +105,22 @@ def test_room_of_what_was_removed_is_used_again() -> None:
     assert index.capacity <= 4_000
     index.add([5], [0], to_codes(vectors[5:6]))
     assert index.search(vectors[5], None, 3) == [(5, pytest.approx(1.0, abs=0.01))]
+
+
+@pytest.mark.parametrize("seen", [None, (0,)])
+def test_what_is_removed_during_a_search_is_not_found_without_a_name(
+    monkeypatch: pytest.MonkeyPatch, seen: tuple[int, ...] | None
+) -> None:
+    vectors = some_vectors(10)
+    searched = filled(vectors)
+    compare = module._cosines
+
+    def removing(*arguments: Any) -> Vectors:
+        searched.remove([3])
+        return compare(*arguments)
+
+    monkeypatch.setattr(module, "_cosines", removing)
+    assert {item for item, _ in searched.search(vectors[2], seen, 10)} == {1, 2, 4, 5, 6, 7, 8, 9, 10}
 
 
 def test_searches_beside_a_writer_see_whole_items_only() -> None:
