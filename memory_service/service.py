@@ -37,7 +37,7 @@ class MemoryService:
         self._segmenter = segmenter
         self._keeper = keeper
         self._recall = Recall(store, segmenter, keeper)
-        self._window = ContextWindow(store, Likeness(store.events, segmenter, keeper))
+        self._window = ContextWindow(store, Likeness(store, segmenter, keeper))
         self._tools = ToolRegistry(peer)
         self._tools.add(document_tools(store, self._recall, self._returned, self._wrote))
         self._stored: list[Callable[[], None]] = [] if keeper is None else [keeper.notify]

@@ -21,6 +21,8 @@ _FILLED: Final = 2 / 3
 _PINNED: Final = 1 / 2
 """So much of that may be held by protected events. Pinning all there was cost the original half of its recall."""
 
+_LIKE_NOTHING: Final = -1.0
+
 Lane = tuple[str, str]
 
 
@@ -117,8 +119,11 @@ def choose(sides: Sides, likeness: Mapping[int, float], kept_count: int, limits:
     room = limits.filled_tokens - limits.kept_tokens - sum(map(cost, sides.sure))
     places = max(int(limits.max_events * _FILLED), kept_count + len(sides.sure) + 1) - kept_count - len(sides.sure)
     chosen = list(sides.sure)
-    ranked = sorted(sides.competing, key=lambda event: (-likeness.get(event.number, 0.0), -event.time, -event.number))
-    for event in ranked:
+
+    def place(event: InContext) -> tuple[float, float, int]:
+        return -likeness.get(event.number, _LIKE_NOTHING), -event.time, -event.number
+
+    for event in sorted(sides.competing, key=place):
         if places and cost(event) <= room:
             room -= cost(event)
             places -= 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from memory_service.model import InContext
-from memory_service.store.abc import EventStore
+from memory_service.store.abc import Store
 from memory_service.vectors.abc import Meanings
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
@@ -21,13 +21,13 @@ class Likeness:
     :param meanings: makes vectors of questions; None: there is no encoder
     """
 
-    def __init__(self, events: EventStore, segmenter: Segmenter, meanings: Meanings | None) -> None:
-        self._events = events
+    def __init__(self, store: Store, segmenter: Segmenter, meanings: Meanings | None) -> None:
+        self._store = store
         self._segmenter = segmenter
         self._meanings = meanings
 
     async def of(self, text: str, events: Sequence[InContext]) -> Mapping[int, float]:
-        """Return how like the text these events are, by number; 0.0 for those that are left out."""
+        """Return how like the text these events are, by number; those that are left out are like nothing."""
         if not events:
             return {}
         by_meaning = await self._by_meaning(text, events)
@@ -37,11 +37,12 @@ class Likeness:
         meaning = None if self._meanings is None else await self._meanings.of(text)
         if meaning is None:
             return None
-        # An event without any text has nothing to encode, and is like nothing.
-        worded = [event.number for event in events if event.tokens]
-        cosines = (await meaning.cosines({_EVENT: worded})).get(_EVENT, {})
-        return cosines if all(number in cosines for number in worded) else None
+        is_complete = await self._store.vectors.waiting() == 0
+        numbers = [event.number for event in events]
+        cosines = (await meaning.cosines({_EVENT: numbers})).get(_EVENT, {})
+        # If none waits for its vector, those that have none have no words: they are like nothing.
+        return cosines if is_complete or all(number in cosines for number in numbers) else None
 
     async def _by_words(self, text: str, events: Sequence[InContext]) -> Mapping[int, float]:
         asked = await asyncio.to_thread(terms, text, self._segmenter)
-        return await self._events.relevance(asked, [event.number for event in events])
+        return await self._store.events.relevance(asked, [event.number for event in events])

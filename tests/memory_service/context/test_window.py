@@ -129,7 +129,7 @@ async def test_failure_10_without_any_input_nothing_is_archived(kernel: LocalPee
 async def test_failure_11_without_an_encoder_words_decide(store: Store, segmenter: Segmenter) -> None:
     await store.events.append(an_event("fact", "我的自行车停在地下车库", time=NOON - 1))
     await fill(store, 60)
-    window = ContextWindow(store, Likeness(store.events, segmenter, None))
+    window = ContextWindow(store, Likeness(store, segmenter, None))
     made = await window.make(parse_window(asks("自行车在哪里")))
     assert made.events[0].id == "fact"
 
@@ -155,22 +155,25 @@ class FakeMeaning:
 async def test_where_every_event_has_a_vector_meaning_decides(store: Store, segmenter: Segmenter) -> None:
     await fill(store, 60)
     meanings = FakeMeaning({number: 0.9 if number in (2, 5) else 0.1 for number in range(1, 61)})
-    made = await ContextWindow(store, Likeness(store.events, segmenter, meanings)).make(parse_window(asks("word 40")))
+    made = await ContextWindow(store, Likeness(store, segmenter, meanings)).make(parse_window(asks("word 40")))
     assert [event.id for event in made.events][:2] == ["e1", "e4"]
 
 
 async def test_failure_8_cosines_and_word_scores_are_never_sorted_together(store: Store, segmenter: Segmenter) -> None:
     await fill(store, 60)
     meanings = FakeMeaning({number: 0.99 for number in range(1, 59) if number != 20})
-    made = await ContextWindow(store, Likeness(store.events, segmenter, meanings)).make(parse_window(asks("word 3")))
+    made = await ContextWindow(store, Likeness(store, segmenter, meanings)).make(parse_window(asks("word 3")))
     assert made.events[0].id == "e3", "one event has no vector, so words decide for all"
 
 
-async def test_an_event_without_text_needs_no_vector(store: Store, segmenter: Segmenter) -> None:
-    await store.events.append(an_event("empty", "", time=NOON - 5))
+async def test_an_event_without_words_needs_no_vector(store: Store, segmenter: Segmenter) -> None:
+    await store.events.append(an_event("empty", " ", time=NOON - 5))
     await fill(store, 60)
+    await store.vectors.open_space("s", "none", 1)
+    while waiting := await store.vectors.queued(100):
+        await store.vectors.put(1, [(item, {}) for item in waiting])
     meanings = FakeMeaning({number: 0.9 if number == 4 else 0.1 for number in range(2, 62)})
-    made = await ContextWindow(store, Likeness(store.events, segmenter, meanings)).make(parse_window(asks("word 40")))
+    made = await ContextWindow(store, Likeness(store, segmenter, meanings)).make(parse_window(asks("word 40")))
     assert "e2" in [event.id for event in made.events]
 
 
