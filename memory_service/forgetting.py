@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -29,15 +28,12 @@ class Forgetting:
     The order matters. The journal comes first: it would tell the memory again what it still has. What lies outside the
     store comes after it, since the store keeps, until all is done, that something is to be done. Every step may be
     repeated, so that a second call, or the next start, finishes what a crash interrupted.
-
-    :param media: the folder with the bytes of media, by digest
     """
 
-    def __init__(self, peer: BusPeer, store: Store, log: ConversationLog, media: Path) -> None:
+    def __init__(self, peer: BusPeer, store: Store, log: ConversationLog) -> None:
         self._peer = peer
         self._store = store
         self._log = log
-        self._media = media
         self._turn = asyncio.Lock()
         self._told: list[Callable[[str, Collection[int]], None]] = []
 
@@ -86,19 +82,11 @@ class Forgetting:
         forgetting = self._store.forgetting
         lines = await self._log.forget(forgetting.forgotten)
         digests = await forgetting.media()
-        files = await asyncio.to_thread(self._delete_media, digests)
+        files = await self._store.media.discard(digests)
         erased = await forgetting.erase()
         if erased:
             await forgetting.settle()
         return {"conversation_log": {"lines": lines}, "media": {"files": files}, "files": {"erased": erased}}
-
-    def _delete_media(self, digests: Sequence[str]) -> int:
-        deleted = 0
-        for digest in digests:
-            for path in self._media.rglob(f"{digest}*"):
-                path.unlink()
-                deleted += 1
-        return deleted
 
     async def _journal(self, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
         """Have the kernel forget the turns, or count them."""

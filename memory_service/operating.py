@@ -20,13 +20,13 @@ from memory_service.store.abc import Store
 class Operating:
     """The operator's side of the memory. Use it as a context while the service runs, and :meth:`serve` it before.
 
-    :param folder: the memory's folder; the log lies in ``conversations`` in it, media in ``media``
+    :param folder: the memory's folder; the log lies in ``conversations`` in it
     """
 
     def __init__(self, peer: BusPeer, store: Store, folder: Path) -> None:
         self._stored: list[Callable[[], None]] = []
         self._log = ConversationLog(store.log, folder / "conversations")
-        self._forgetting = Forgetting(peer, store, self._log, folder / "media")
+        self._forgetting = Forgetting(peer, store, self._log)
         self._settings = Settings(peer)
         self._settings.on_change(self._log.apply)
         self._methods = OperatorMethods(peer, store, Importing(store, self._imported), self._forgetting)

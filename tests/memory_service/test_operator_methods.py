@@ -14,6 +14,7 @@ from homeagent_sdk.testing.local_bus import LocalBus
 from memory_service import importing as importing_module
 from memory_service.conversation_log import ConversationLog
 from memory_service.forgetting import Forgetting
+from memory_service.graph.model import Holder
 from memory_service.importing import Importing
 from memory_service.model import Note
 from memory_service.operator_methods import OperatorMethods
@@ -52,8 +53,7 @@ class Service:
         self.stored = 0
         self.gone: list[tuple[str, list[int]]] = []
         self.log = ConversationLog(store.log, folder / "conversations", wall_clock=lambda: NOON)
-        self.media = folder / "media"
-        self.forgetting = Forgetting(peer, store, self.log, self.media)
+        self.forgetting = Forgetting(peer, store, self.log)
         self.forgetting.on_forgotten(lambda kind, numbers: self.gone.append((kind, list(numbers))))
         OperatorMethods(peer, store, Importing(store, self._stored), self.forgetting).serve()
         self.operator = bus.peer("operator-1", "operator")
@@ -250,25 +250,16 @@ async def test_nothing_is_forgotten_here_before_the_journal_has(
     assert (await service.call("memory.forget", {"ids": ["e1"]}))["count"] == 1
 
 
-async def test_media_are_deleted_unless_something_else_holds_them(service: Service, store: Any) -> None:
-    service.media.mkdir()
-    for digest in ("only", "both"):
-        (service.media / digest).write_text("bytes")
+async def test_media_are_deleted_unless_something_else_holds_them(
+    service: Service, store: Store, tmp_path: Path
+) -> None:
     await service.call("memory.import", {"events": [a_line("e1"), a_line("e2")]})
-    blocks = [("b1", "only", "e1"), ("b2", "both", "e1"), ("b3", "both", "e2")]
-    await store._database.write(
-        lambda connection: (
-            connection.executemany(
-                "INSERT INTO media_block (id, digest, mime, bytes, holder_kind, holder, created)"
-                " SELECT ?, ?, 'image/png', 1, 'event', number, 0 FROM event WHERE id = ?",
-                blocks,
-            )
-            and None
-        )
-    )
+    await store.media.put(b"only hers", "text/plain", Holder("event", "e1"))
+    for id in ("e1", "e2"):
+        await store.media.put(b"of both", "text/plain", Holder("event", id))
     answer = await service.call("memory.forget", {"ids": ["e1"]})
     assert answer["receipts"]["media"] == {"files": 1}
-    assert [path.name for path in service.media.iterdir()] == ["both"]
+    assert in_files(tmp_path / "media", "only hers") == [] and in_files(tmp_path / "media", "of both")
 
 
 async def test_a_turn_that_is_not_over_makes_it_incomplete(service: Service, journal: Journal) -> None:
