@@ -36,8 +36,9 @@ AIMS = (OPENING, *OPERATIONS)
 _ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_S = 30.0
 _MOST_LINES = 3_000
-_MOST_CHANGES = {OPENING: 260, "import": 90, "forget": 120}
-"""In how many changes to files an operation is done, about; 30 for the others."""
+_MOST_CHANGES = {OPENING: (12, 260), "import": (90,), "forget": (120,)}
+"""In how many changes to files an operation is done, about; 30 for the others. A memory is opened with a few, or made
+or migrated with many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,9 @@ class Campaign:
 
     def cut(self, aim: str) -> Round:
         """Let it work, take the power away in the middle of an operation of a kind, and look at what is left."""
-        changes = self._dice.randint(1, _MOST_CHANGES.get(aim, 30))
-        _, lines = self._zygote.start(self._orders(aim, Cut(aim, changes, self._lies)))
+        times = 1 if aim == OPENING else self._dice.randint(1, 4)
+        changes = self._dice.randint(1, self._dice.choice(_MOST_CHANGES.get(aim, (30,))))
+        _, lines = self._zygote.start(self._orders(aim, Cut(aim, times, changes, self._lies)))
         run = _Lines(lines, self._ledger, self._took_s)
         run.follow_to_the_end()
         exit_code = self._zygote.wait()

@@ -36,11 +36,13 @@ class Cut:
     """When the power goes: in the middle of a change to a file after a line was said.
 
     :ivar after: ``opening``, or a kind of operation that begins
+    :ivar times: so many such lines are said before
     :ivar changes: the how-manieth change from then on
     :ivar lies: the disk acknowledges what it does not keep
     """
 
     after: str
+    times: int
     changes: int
     lies: bool = False
 
@@ -83,6 +85,7 @@ class _Run:
         self._orders = orders
         self._descriptor = descriptor
         self._disk: power_cut.Disk | None = None
+        self._said = 0
 
     def fail(self, error: str) -> None:
         """Say why it cannot go on, and end; not while another thread lets the power go."""
@@ -122,7 +125,10 @@ class _Run:
     def _say(self, **line: Any) -> None:
         cut = self._orders.cut
         os.write(self._descriptor, json.dumps(line).encode() + b"\n")
-        if cut is not None and self._disk is not None and cut.after in (line["say"], line.get("kind")):
+        if cut is None or self._disk is None or cut.after != line.get("kind", line["say"]):
+            return
+        self._said += 1
+        if self._said == cut.times:
             self._disk.cut_after(cut.changes, random.Random(self._orders.seed), lambda: os._exit(POWER_CUT))
 
 
