@@ -128,7 +128,11 @@ class VectorKeeper:
             space, vectors = await self._encoder.encode(texts or [""])
             await self._enter(space)
             coded = list(_by_item(waiting, to_codes(vectors)))
-            for item in await self._store.put(self._number, coded):
+            stored = await self._store.put(self._number, coded)
+            for kind in {item.kind for item in stored}:
+                # A note that was written anew has rows of what it said before.
+                self._indexes[kind].remove([item.number for item in stored if item.kind == kind])
+            for item in stored:
                 codes = next(codes for each, codes in coded if each is item)
                 self._add(item.kind, [item.number] * len(codes), [item.audience] * len(codes), list(codes.values()))
         if not self._loaded:

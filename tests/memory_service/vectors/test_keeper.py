@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,20 @@ async def test_a_broken_encoder_delays_vectors_and_loses_none(store: Store, monk
         encoder.failing = False
         await caught_up(store, keeper)
         assert await nearest(keeper, "bike") == [1]
+
+
+async def test_a_note_that_is_written_anew_means_what_it_says_now(store: Store) -> None:
+    first = Note("n", "owner", ("owner",), False, NOON, "The cake is in the oven.", "cake")
+    await store.documents.write_note(first)
+    async with keeping(store, InProcess()) as keeper:
+        await store.documents.write_note(replace(first, content="The bicycle has a flat tyre.", summary="bicycle"))
+        keeper.notify()
+        await caught_up(store, keeper)
+        assert keeper.health()["vectors"]["document"] == 1
+        cake, bicycle = await keeper.of("cake in the oven"), await keeper.of("bicycle with a flat tyre")
+        assert cake is not None and bicycle is not None
+        assert (await cake.nearest(None, {"note": 5}))["note"][1] < 0.2
+        assert (await bicycle.nearest(None, {"note": 5}))["note"][1] > 0.5
 
 
 async def test_meanings_respect_the_audience(store: Store) -> None:
