@@ -21,6 +21,7 @@ from memory_service.requests import parse_append, parse_recall, parse_search, re
 from memory_service.store.abc import Store
 from memory_service.tools import ToolRegistry
 from memory_service.tools.documents import document_tools
+from memory_service.tools.graph import KnownFacts, graph_tools
 from memory_service.vectors.keeper import VectorKeeper
 from memory_service.words.segmenter import Segmenter
 
@@ -39,7 +40,9 @@ class MemoryService:
         self._recall = Recall(store, segmenter, keeper)
         self._window = ContextWindow(store, Likeness(store, segmenter, keeper))
         self._tools = ToolRegistry(peer)
-        self._tools.add(document_tools(store, self._recall, self._returned, self._wrote))
+        facts = KnownFacts(store, segmenter)
+        self._tools.add(graph_tools(store, self._recall, segmenter, self._wrote))
+        self._tools.add(document_tools(store, self._recall, self._returned, self._wrote, facts))
         self._stored: list[Callable[[], None]] = [] if keeper is None else [keeper.notify]
         self._log = structlog.get_logger("memory_service")
 

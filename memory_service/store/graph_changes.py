@@ -16,7 +16,6 @@ from memory_service.store.graph_rows import IN, Sight, about, relations_of
 
 _EXAMPLES = 5
 _HOLDING = "r.status = 'active'"
-_UNDELETED = "r.status <> 'deleted'"
 
 
 def merge(connection: apsw.Connection, source: str, target: str, audience: Collection[str]) -> Changed:
@@ -71,15 +70,14 @@ def edit(connection: apsw.Connection, correction: Correction, telling: Telling, 
 def delete_entity(connection: apsw.Connection, name: str, audience: Collection[str], *, hard: bool) -> Changed:
     """Delete all facts about an entity; see :meth:`memory_service.store.abc.GraphStore.delete_entity`."""
     sight, key = Sight.of(connection, audience), key_of(name)
-    condition = f"{about(sight)} {sight.on('r')}"
-    relations = relations_of(connection, f"{condition} AND {_UNDELETED}", [json.dumps([key])])
-    left_over = relations_of(connection, condition, [json.dumps([key])]) if hard else []
-    if not relations and not left_over:
+    which = f"{about(sight)} {sight.on('r')} AND {_which(hard)}"
+    relations = relations_of(connection, which, [json.dumps([key])])
+    if not relations:
         raise NotFound(f"there is no entity {clean(name)}", field="name", hint="its name must be exact")
     media = list(connection.execute(f"SELECT e.number FROM entity e WHERE e.key = ? {sight.on('e')}", (key,)))
     if hard:
         forget_rows.media_of_entities(connection, [number for (number,) in media])
-    return _deleted(connection, relations, left_over, hard=hard)
+    return _deleted(connection, relations, hard=hard)
 
 
 def purge(connection: apsw.Connection, criteria: Criteria, audience: Collection[str], *, hard: bool) -> Changed:
@@ -102,25 +100,24 @@ def purge(connection: apsw.Connection, criteria: Criteria, audience: Collection[
             values.append(key_of(value))
     if not conditions:
         raise Invalid("say which facts to delete", field="criteria", hint="give a subject, a relation or an object")
-    which = f"{' AND '.join(conditions)} {sight.on('r')}"
-    relations = relations_of(connection, f"{which} AND {_UNDELETED}", values)
-    left_over = relations_of(connection, which, values) if hard else []
-    return _deleted(connection, relations, left_over, hard=hard)
+    which = f"{' AND '.join(conditions)} {sight.on('r')} AND {_which(hard)}"
+    return _deleted(connection, relations_of(connection, which, values), hard=hard)
 
 
-def _deleted(
-    connection: apsw.Connection, relations: Sequence[Relation], left_over: Sequence[Relation], *, hard: bool
-) -> Changed:
-    """Delete relations: from sight or, with what was deleted from sight before, for good."""
+def _which(hard: bool) -> str:
+    """For good goes also what was deleted from sight before."""
+    return "TRUE" if hard else "r.status <> 'deleted'"
+
+
+def _deleted(connection: apsw.Connection, relations: Sequence[Relation], *, hard: bool) -> Changed:
     numbers = [relation.number for relation in relations]
     ends = _ends(connection, numbers)
     before = _in_sight(connection, ends)
     _end(connection, numbers)
     if hard:
-        every = [*numbers, *(relation.number for relation in left_over if relation.number not in set(numbers))]
         # What they had replaced stays replaced: it was not true any more.
-        connection.execute(f"UPDATE relation SET superseded_by = NULL WHERE superseded_by {IN}", (json.dumps(every),))
-        forget_rows.relations(connection, every)
+        connection.execute(f"UPDATE relation SET superseded_by = NULL WHERE superseded_by {IN}", (json.dumps(numbers),))
+        forget_rows.relations(connection, numbers)
     return Changed(len(relations), len(relations), before - _in_sight(connection, ends), _examples(relations))
 
 
