@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,20 @@ class FakeSystem:
             return found(body) if callable(found) else found
 
         peer.serve(method, handle)
+
+    def stream(self, method: str, items: Iterable[Any]) -> None:
+        """Answer a streaming method with some items; an error among them ends it."""
+        name = method.partition(".")[0]
+        peer = self.bus.peers.get(name) or self.bus.peer(name)
+
+        async def handle(body: Any, _: CallContext) -> AsyncIterator[Any]:
+            self.calls.append((method, body))
+            for item in items:
+                if isinstance(item, HomeAgentError):
+                    raise item
+                yield item
+
+        peer.serve_stream(method, handle)
 
     def called(self, method: str) -> list[Any]:
         """Return the bodies with which a method was called, in order."""
@@ -114,6 +128,8 @@ def system(monkeypatch: pytest.MonkeyPatch) -> FakeSystem:
     fake.answer("kernel.status", STATUS)
     fake.answer("provider.sources", {"sources": [SOURCE]})
     fake.answer("host.plugins", {"plugins": [], "zygote_pid": None})
+    fake.answer("kernel.turn_ids", {"turns": [], "after": None})
+    fake.stream("memory.verify", [{"checked": 1, "of": 1}, {"ok": True, "checks": []}])
     for module in (client, chat_connection):
         monkeypatch.setattr(module, "is_running", lambda _: True)
     monkeypatch.setattr(client, "open_peer", lambda _: fake.bus.peer("operator-1", "operator"))

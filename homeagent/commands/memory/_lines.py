@@ -142,13 +142,17 @@ class Lines:
 @contextmanager
 def open_lines(path: Path, parse: Parse) -> Iterator[Lines]:
     """Open a file; ``-`` is standard input, which is first copied to a temporary file that has no name."""
-    with sys.stdin.buffer if str(path) == "-" else path.open("rb") as source:
+    with _standard_input() if str(path) == "-" else path.open("rb") as source:
         if source.seekable():
             yield Lines(source, parse)
             return
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(source, copy)
             yield Lines(copy, parse)
+
+
+def _standard_input() -> BinaryIO:
+    return sys.stdin.buffer
 
 
 def text_of(fields: dict[str, Any], name: str, *, is_needed: bool = True, most: int | None = None) -> str:

@@ -29,7 +29,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help=text("command.opti
 
 _CALL_S = 3_600.0
 _MOST_IDS = 1_000
-_BACKUPS = ("kernel/*.before-*", "memory/*.bak", "provider/*.before-*", "backups/*")
+_BACKUPS = ("kernel/*.before-*", "memory/*.bak", "provider/*.before-*", "backups/*", "replaced/*")
 
 
 def add_to(group: typer.Typer) -> None:

@@ -17,9 +17,9 @@ from homeagent.client import operator
 from homeagent.commands._shared import DataDirOption, JsonOption, data_dir, run
 from homeagent.commands.memory._lines import BadField, Lines, open_lines, text_of
 from homeagent.commands.memory._moments import iso
-from homeagent.commands.memory._progress import progress
 from homeagent.exit_codes import FAILED, OK
 from homeagent.output import tell, write_json, write_table
+from homeagent.progress import progress
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.paths import DataDir
 

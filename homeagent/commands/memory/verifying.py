@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from homeagent.client import operator
 from homeagent.commands._shared import DataDirOption, JsonOption, data_dir, run
-from homeagent.commands.memory._progress import progress
 from homeagent.exit_codes import FAILED, OK
 from homeagent.output import tell, write_json, write_table
+from homeagent.verification import verified
 from homeagent_sdk.catalogue import text
-from homeagent_sdk.errors import Internal
 from homeagent_sdk.paths import DataDir
 
-if TYPE_CHECKING:
-    from homeagent_sdk.bus import BusPeer
-
-VERIFY_S = 3_600.0
+_VERIFY_S = 3_600.0
 
 
 def add_to(group: typer.Typer) -> None:
@@ -32,31 +28,13 @@ def _verify(data_dir_: DataDirOption = None, as_json: JsonOption = False) -> Non
 
 async def _show(data: DataDir, as_json: bool) -> int:
     async with operator(data) as peer:
-        report = await verified(peer, VERIFY_S)
+        report = await verified(peer, _VERIFY_S)
     if as_json:
         write_json(report)
     else:
         write_table([_row(check) for check in report["checks"]], ("state", "name", "count", "examples"))
         tell(text("command.memory_verified" if report["ok"] else "command.memory_not_verified"))
     return OK if report["ok"] else FAILED
-
-
-async def verified(peer: BusPeer, timeout_s: float) -> dict[str, Any]:
-    """Have the memory verified, with a bar, and return the report: ``{ok, checks: [{name, ok, count, examples}]}``.
-
-    :raises TimedOut: it takes longer
-    """
-    report: dict[str, Any] | None = None
-    with progress("verifying") as advance:
-        async with peer.stream("memory.verify", {}, timeout_s=timeout_s) as items:
-            async for item in items:
-                if "checks" in item:
-                    report = item
-                else:
-                    advance(item["checked"], item["of"])
-    if report is None:
-        raise Internal(text("command.memory_no_report"), hint=text("command.memory_no_report_hint"))
-    return report
 
 
 def _row(check: dict[str, Any]) -> dict[str, Any]:

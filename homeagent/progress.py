@@ -17,7 +17,7 @@ Advance = Callable[[float, float | None], None]
 def progress(what: str, *, in_bytes: bool = False) -> Iterator[Advance]:
     """Show a bar while the block runs; nothing is shown where stderr is no terminal.
 
-    :param what: the catalogue's ``command.memory_<what>`` stands before the bar
+    :param what: the catalogue's ``command.progress_<what>`` stands before the bar
     """
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,7 +29,7 @@ def progress(what: str, *, in_bytes: bool = False) -> Iterator[Advance]:
         TimeRemainingColumn(),
     ]
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
-        task = bar.add_task(text(f"command.memory_{what}"), total=None)
+        task = bar.add_task(text(f"command.progress_{what}"), total=None)
 
         def advance(done: float, of: float | None = None) -> None:
             bar.update(task, completed=done, total=of)

@@ -1,0 +1,435 @@
+"""homeagent memory: import, search, show, stats, verify, forget."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homeagent.commands.memory import _lines, forgetting, importing
+from homeagent.commands.memory._moments import iso, seconds_of
+from homeagent_sdk.errors import Denied, NotFound, Overloaded, Unavailable
+from homeagent_sdk.paths import DataDir
+from tests.homeagent.conftest import Command, FakeSystem
+
+LINE = {"id": "e1", "time": "2026-12-01T08:30:00+00:00", "speaker": "Ann", "peer": "ann", "text": "cake"}
+
+
+def a_line(id: str, **more: Any) -> dict[str, Any]:
+    return {**LINE, "id": id, **more}
+
+
+def a_file(folder: Path, *lines: Any) -> str:
+    """Write lines, those that are no text as JSON."""
+    path = folder / "lines.jsonl"
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+class Memory:
+    """A memory service that keeps ids; the test may have it fail."""
+
+    def __init__(self, system: FakeSystem) -> None:
+        self.ids: list[str] = []
+        self.forgotten: set[str] = set()
+        self.batches: list[list[dict[str, Any]]] = []
+        self.failures: list[Exception | None] = []
+        system.answer("memory.import", self._import)
+        system.answer("memory.known", self._known)
+
+    def _import(self, body: Any) -> Any:
+        self.batches.append(body["events"])
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        ids = [event["id"] for event in body["events"]]
+        new = [id for id in dict.fromkeys(ids) if id not in self.ids and id not in self.forgotten]
+        self.ids += new
+        left_out = sum(id in self.forgotten for id in ids)
+        return {"stored": len(new), "known": len(ids) - len(new) - left_out, "forgotten": left_out}
+
+    def _known(self, body: Any) -> Any:
+        missing = [id for id in body["ids"] if id not in self.ids]
+        return {
+            "missing": [id for id in missing if id not in self.forgotten],
+            "forgotten": [id for id in missing if id in self.forgotten],
+        }
+
+
+@pytest.fixture
+def memory(system: FakeSystem, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    monkeypatch.setattr(importing, "_FIRST_PAUSE_S", 0.001)
+    return Memory(system)
+
+
+# -- import -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_sent_as_they_are(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    file = a_file(tmp_path, LINE, a_line("e2", reply="yes", shared=True, more="ignored"), a_line("e3", reply=None))
+    ended = homeagent("memory", "import", file, "--json")
+    assert ended.exit_code == 0
+    assert {name: ended.json[name] for name in ("lines", "new", "known", "bad")} == {
+        "lines": 3,
+        "new": 3,
+        "known": 0,
+        "bad": 0,
+    }
+    sent = memory.batches[0]
+    assert sent[0] == {**LINE, "time": 1796113800.0, "reply": "", "shared": False}
+    assert (sent[1]["reply"], sent[1]["shared"], sent[2]["reply"]) == ("yes", True, "")
+    assert "3 lines: 3 new, 0 known" in ended.stderr
+
+
+def test_importing_again_says_what_is_known_and_what_was_forgotten(
+    homeagent: Command, memory: Memory, tmp_path: Path
+) -> None:
+    memory.ids, memory.forgotten = ["e1"], {"e2"}
+    ended = homeagent("memory", "import", a_file(tmp_path, LINE, a_line("e2"), a_line("e3")))
+    assert "3 lines: 1 new, 1 known" in ended.stderr and "1 were forgotten earlier" in ended.stderr
+
+
+def test_a_dry_run_imports_nothing(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    memory.ids, memory.forgotten = ["e1"], {"e2"}
+    ended = homeagent("memory", "import", a_file(tmp_path, LINE, a_line("e2"), a_line("e3")), "--dry-run", "--json")
+    assert memory.batches == []
+    assert (ended.json["new"], ended.json["known"], ended.json["forgotten"]) == (1, 1, 1)
+
+
+BAD = [
+    ("not json", ""),
+    ("[1]", ""),
+    ({**LINE, "id": None}, "id"),
+    ({**LINE, "id": 5}, "id"),
+    ({**LINE, "id": ""}, "id"),
+    ({**LINE, "time": "yesterday"}, "time"),
+    ({**LINE, "time": "1969-12-31T00:00:00+00:00"}, "time"),
+    ({**LINE, "time": 1796113800}, "time"),
+    ({key: value for key, value in LINE.items() if key != "speaker"}, "speaker"),
+    ({**LINE, "peer": ""}, "peer"),
+    ({**LINE, "text": None}, "text"),
+    ({**LINE, "reply": 1}, "reply"),
+    ({**LINE, "shared": "yes"}, "shared"),
+    ({**LINE, "shared": 1}, "shared"),
+    ('{"id": "e1", "time": "2026-12-01", "speaker": "A", "peer": "a", "text": "\\ud800"}', "text"),
+]
+
+
+@pytest.mark.parametrize(("line", "field"), BAD, ids=[f"{number} {field}" for number, (_, field) in enumerate(BAD)])
+def test_a_bad_line_is_named_and_nothing_is_imported(
+    homeagent: Command, memory: Memory, tmp_path: Path, line: Any, field: str
+) -> None:
+    ended = homeagent("memory", "import", a_file(tmp_path, LINE, "", line), "--json")
+    assert ended.exit_code == 1 and memory.batches == []
+    (error,) = ended.json["errors"]
+    assert (error["line"], error["field"]) == (3, field) and error["message"]
+    assert f"line 3{', ' + field if field else ''}: " in ended.stderr
+
+
+def test_twenty_bad_lines_are_shown_and_the_rest_counted(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    ended = homeagent("memory", "import", a_file(tmp_path, *["nonsense"] * 25), "--json")
+    assert len(ended.json["errors"]) == 20 and ended.json["bad"] == 25
+    assert "line 20:" in ended.stderr and "line 21:" not in ended.stderr and "5 more" in ended.stderr
+
+
+def test_the_good_lines_are_imported_if_asked_to(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    ended = homeagent("memory", "import", a_file(tmp_path, "nonsense", LINE, "{}"), "--skip-bad", "--json")
+    assert ended.exit_code == 0 and memory.ids == ["e1"]
+    assert (ended.json["new"], ended.json["bad"]) == (1, 2)
+
+
+def test_batches_have_a_bounded_size_and_keep_the_order(
+    homeagent: Command, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_BATCH_BYTES", 3_000)
+    lines = [a_line(f"e{number}", text="x" * (5_000 if number == 7 else 10)) for number in range(1_200)]
+    assert homeagent("memory", "import", a_file(tmp_path, *lines)).exit_code == 0
+    assert memory.ids == [f"e{number}" for number in range(1_200)]
+    assert all(len(batch) == 1 or sum(len(json.dumps(event)) for event in batch) < 4_500 for batch in memory.batches)
+    monkeypatch.setattr(importing, "_BATCH_BYTES", 10**9)
+    memory.batches.clear()
+    homeagent("memory", "import", a_file(tmp_path, *lines))
+    assert [len(batch) for batch in memory.batches] == [500, 500, 200]
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [Unavailable("restarting")],
+        [None, Overloaded("busy"), Overloaded("busy")],
+        [None, Unavailable("restarting"), None, Unavailable("restarting"), Unavailable("still")],
+    ],
+    ids=["the first", "the second twice", "several"],
+)
+def test_a_memory_service_that_restarts_is_waited_for(
+    homeagent: Command,
+    memory: Memory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: list[Exception | None],
+) -> None:
+    monkeypatch.setattr(importing, "_BATCH", 10)
+    memory.failures = failures
+    lines = [a_line(f"e{number}") for number in range(100)]
+    ended = homeagent("memory", "import", a_file(tmp_path, *lines), "--json")
+    assert ended.exit_code == 0 and sorted(memory.ids) == sorted(line["id"] for line in lines)
+    assert ended.json["restarts"] >= 1 and ended.json["new"] == 100
+
+
+def test_patience_has_an_end(
+    homeagent: Command, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_PATIENCE_S", 0.01)
+    memory.failures = [Unavailable("gone", hint="start it")] * 1_000
+    ended = homeagent("memory", "import", a_file(tmp_path, LINE))
+    assert ended.exit_code == 1 and "gone" in ended.stderr and "start it" in ended.stderr
+
+
+def test_what_waiting_cannot_help_ends_the_import(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    memory.failures = [Denied("not the operator")]
+    assert homeagent("memory", "import", a_file(tmp_path, LINE)).exit_code == 5
+    assert len(memory.batches) == 1
+
+
+def test_an_empty_file_and_one_that_is_not_there(homeagent: Command, memory: Memory, tmp_path: Path) -> None:
+    assert homeagent("memory", "import", a_file(tmp_path)).exit_code == 0
+    ended = homeagent("memory", "import", str(tmp_path / "nowhere"))
+    assert ended.exit_code == 1 and "nowhere" in ended.stderr
+    assert memory.batches == []
+
+
+def test_standard_input_is_read_too(
+    homeagent: Command, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"\xef\xbb\xbf" + json.dumps(LINE).encode() + b"\n\n" + json.dumps(a_line("e2")).encode())
+    os.close(write)
+    with open(read, "rb") as pipe:
+        monkeypatch.setattr(_lines, "_standard_input", lambda: pipe)
+        assert homeagent("memory", "import", "-").exit_code == 0
+    assert memory.ids == ["e1", "e2"]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("2026-12-01T08:30:00Z", 1796113800.0),
+        ("2026-12-01T08:30:00.25+08:00", 1796085000.25),
+        ("2026-12-01", time.mktime((2026, 12, 1, 0, 0, 0, 0, 0, -1))),
+        ("2026-12-01T08:30", time.mktime((2026, 12, 1, 8, 30, 0, 0, 0, -1))),
+    ],
+)
+def test_times_are_read_with_and_without_a_zone(written: str, seconds: float) -> None:
+    assert seconds_of(written) == seconds
+    shown = iso(seconds)
+    assert shown is not None and seconds_of(shown) == seconds
+
+
+# -- search -----------------------------------------------------------------------------------------------------------
+
+HIT = {
+    "id": "e1",
+    "kind": "event",
+    "tier": "context",
+    "time": 1796113800.0,
+    "speaker": "Ann",
+    "channel": "import",
+    "text": "cake",
+    "reply": "",
+    "score": 0.9,
+    "why": "cake",
+}
+
+
+def test_hits_are_listed_with_what_the_contract_says(homeagent: Command, system: FakeSystem) -> None:
+    system.answer("memory.search", {"hits": [HIT], "no_record": False})
+    ended = homeagent("memory", "search", "cake", "--limit", "3", "--peer", "ann", "--json")
+    (hit,) = ended.json
+    assert set(hit) == {"id", "text", "score", "tier", "time", "speaker", "why"}
+    assert seconds_of(hit["time"]) == HIT["time"]
+    assert system.called("memory.search") == [{"query": "cake", "principal": "ann", "limit": 3}]
+
+
+@pytest.mark.parametrize("hits", [[], [HIT]])
+def test_no_record_is_said_and_is_no_failure(homeagent: Command, system: FakeSystem, hits: list[Any]) -> None:
+    system.answer("memory.search", {"hits": hits, "no_record": True})
+    ended = homeagent("memory", "search", "cake")
+    assert ended.exit_code == 0 and "no record" in ended.stderr
+    assert ("cake" in ended.stdout) == bool(hits)
+    ended = homeagent("memory", "search", "cake", "--json")
+    assert ended.exit_code == 0 and len(ended.json) == len(hits)
+
+
+def test_many_questions_are_answered_in_their_order(homeagent: Command, system: FakeSystem, tmp_path: Path) -> None:
+    def answer(body: Any) -> Any:
+        return {"hits": [{**HIT, "id": f"{body['query']}-{body['principal']}"}], "no_record": body["query"] == "q7"}
+
+    system.answer("memory.search", answer)
+    lines = [{"id": f"n{number}", "query": f"q{number}", "peer": "ann"} for number in range(50)]
+    lines += [{"id": 51, "query": "q51"}]
+    ended = homeagent("memory", "search", "--batch", a_file(tmp_path, *lines), "--limit", "2")
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [each["id"] for each in answers] == [*(f"n{number}" for number in range(50)), 51]
+    assert [each["hits"][0]["id"] for each in answers[:2]] == ["q0-ann", "q1-ann"]
+    assert answers[-1]["hits"][0]["id"] == "q51-None"
+    assert [each["id"] for each in answers if each["abstained"]] == ["n7"]
+    assert set(answers[0]) == {"id", "hits", "abstained"}
+    assert {body["limit"] for body in system.called("memory.search")} == {2}
+
+
+def test_a_bad_question_stops_the_whole_batch(homeagent: Command, system: FakeSystem, tmp_path: Path) -> None:
+    ended = homeagent("memory", "search", "--batch", a_file(tmp_path, {"id": "n1", "query": "q"}, {"id": "n2"}))
+    assert ended.exit_code == 1 and ended.stdout == "" and "line 2, query" in ended.stderr
+    assert homeagent("memory", "search").exit_code == 2
+    assert homeagent("memory", "search", "q", "--batch", "f").exit_code == 2
+
+
+def test_an_error_in_the_middle_of_a_batch_ends_it(homeagent: Command, system: FakeSystem, tmp_path: Path) -> None:
+    def answer(body: Any) -> Any:
+        if body["query"] == "q3":
+            raise Unavailable("gone")
+        return {"hits": [], "no_record": True}
+
+    system.answer("memory.search", answer)
+    lines = [{"id": number, "query": f"q{number}"} for number in range(20)]
+    ended = homeagent("memory", "search", "--batch", a_file(tmp_path, *lines))
+    assert ended.exit_code == 1 and "gone" in ended.stderr
+    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == [0, 1, 2]
+
+
+# -- show, stats, verify ----------------------------------------------------------------------------------------------
+
+
+def test_one_item_is_shown(homeagent: Command, system: FakeSystem) -> None:
+    item = {"kind": "event", "id": "e1", "time": 1796113800.0, "indexes": {"words": True, "vectors": []}}
+    system.answer("memory.show", item)
+    ended = homeagent("memory", "show", "e1")
+    assert "indexes.words" in ended.stdout and "2026-1" in ended.stdout
+    assert seconds_of(homeagent("memory", "show", "e1", "--json").json["time"]) == item["time"]
+    system.answer("memory.show", NotFound("there is no event e2"))
+    assert homeagent("memory", "show", "e2").exit_code == 1
+
+
+def test_counts_are_shown(homeagent: Command, system: FakeSystem) -> None:
+    system.answer("memory.stats", {"events": 7, "tiers": {"context": 7}, "bytes": 1024 * 1024, "oldest": None})
+    ended = homeagent("memory", "stats")
+    assert "tiers.context" in ended.stdout and "1.0 MB" in ended.stdout
+    assert homeagent("memory", "stats", "--json").json["events"] == 7
+
+
+def test_verifying_fails_when_a_check_does(homeagent: Command, system: FakeSystem) -> None:
+    good = {"name": "words", "ok": True, "count": 0, "examples": []}
+    system.stream("memory.verify", [{"checked": 5, "of": 5}, {"ok": True, "checks": [good]}])
+    assert homeagent("memory", "verify").exit_code == 0
+    bad = {"name": "orphans", "ok": False, "count": 2, "examples": ["v1", "v2"]}
+    system.stream("memory.verify", [{"ok": False, "checks": [good, bad]}])
+    ended = homeagent("memory", "verify")
+    assert ended.exit_code == 1 and "orphans" in ended.stdout and "v1, v2" in ended.stdout
+    assert homeagent("memory", "verify", "--json").json["checks"][1] == bad
+    system.stream("memory.verify", [{"checked": 5, "of": 5}])
+    assert homeagent("memory", "verify").exit_code == 1
+
+
+# -- forget -----------------------------------------------------------------------------------------------------------
+
+JOURNAL = {"turns": 1, "unfinished": 0, "earlier": 0, "erased": True}
+FOUND: dict[str, Any] = {
+    "count": 7,
+    "notes": 1,
+    "relations": 0,
+    "ids": ["e1"],
+    "examples": [{"id": "e1", "time": 1796113800.0, "speaker": "Ann", "text": "cake\nfor tea"}],
+    "receipts": {"journal": JOURNAL},
+    "complete": True,
+}
+DONE: dict[str, Any] = {
+    **FOUND,
+    "receipts": {
+        "journal": JOURNAL,
+        "memory": {"events": 7, "words": 7},
+        "conversation_log": {"lines": 7},
+        "media": {"files": 2},
+        "files": {"erased": True},
+    },
+}
+
+
+def forgets(system: FakeSystem, found: dict[str, Any] = FOUND, done: dict[str, Any] = DONE) -> None:
+    system.answer("memory.forget", lambda body: found if body["dry_run"] else done)
+
+
+def test_it_shows_first_and_forgets_only_when_told(homeagent: Command, system: FakeSystem) -> None:
+    forgets(system)
+    ended = homeagent("memory", "forget", "e1", "--dry-run", "--json")
+    assert ended.exit_code == 0 and ended.json == FOUND
+    ended = homeagent("memory", "forget", "e1")
+    assert ended.exit_code == 2 and "--yes" in ended.stderr
+    assert "7 events, 1 notes" in ended.stderr and "Ann: cake for tea" in ended.stderr and "6 more" in ended.stderr
+    assert all(body["dry_run"] for body in system.called("memory.forget"))
+
+
+def test_every_store_gives_a_receipt_and_backups_are_named(
+    homeagent: Command, system: FakeSystem, data: DataDir
+) -> None:
+    forgets(system)
+    (data.memory / "memory.db.before-2.bak").touch()
+    (data.root / "backups" / "20261201").mkdir(parents=True)
+    ended = homeagent("memory", "forget", "e1", "e2", "--yes", "--json")
+    assert ended.exit_code == 0
+    assert ended.json["backups"] == [
+        str(data.memory / "memory.db.before-2.bak"),
+        str(data.root / "backups" / "20261201"),
+    ]
+    for words in ("1 turns", "events 7", "7 lines", "2 files", "written over", "20261201"):
+        assert words in ended.stderr, words
+    assert system.called("memory.forget")[-1] == {"ids": ["e1", "e2"], "dry_run": False}
+
+
+def test_a_person_and_a_time_select_too(homeagent: Command, system: FakeSystem) -> None:
+    forgets(system)
+    homeagent("memory", "forget", "--peer", "ann", "--before", "2026-12-01T08:30:00Z", "--yes")
+    (_, body) = system.called("memory.forget")
+    assert body == {"principal": "ann", "before": 1796113800.0, "after": None, "dry_run": False}
+    assert homeagent("memory", "forget", "--after", "someday").exit_code == 3
+    assert homeagent("memory", "forget").exit_code == 2
+    assert homeagent("memory", "forget", "e1", "--peer", "ann").exit_code == 2
+    assert homeagent("memory", "forget", *(f"e{number}" for number in range(1_001))).exit_code == 2
+
+
+@pytest.mark.parametrize(("typed", "is_done"), [("forget\n", True), ("yes\n", False), ("", False)])
+def test_in_a_terminal_it_asks(
+    homeagent: Command, system: FakeSystem, monkeypatch: pytest.MonkeyPatch, typed: str, is_done: bool
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    forgets(system)
+    monkeypatch.setattr(forgetting, "sys", type("Sys", (), {"stdin": Terminal(typed)}))
+    ended = homeagent("memory", "forget", "e1")
+    assert ended.exit_code == (0 if is_done else 2)
+    assert len(system.called("memory.forget")) == (2 if is_done else 1)
+
+
+def test_what_is_left_to_do_is_said(homeagent: Command, system: FakeSystem) -> None:
+    receipts = {**DONE["receipts"], "files": {"erased": False}, "journal": {**JOURNAL, "unfinished": 1}}
+    forgets(system, done={**DONE, "receipts": receipts, "complete": False})
+    ended = homeagent("memory", "forget", "e1", "--yes")
+    assert ended.exit_code == 1 and "not finished" in ended.stderr and "1 turns are not over" in ended.stderr
+
+
+def test_nothing_to_forget_is_no_failure_but_an_unfinished_one_is_finished(
+    homeagent: Command, system: FakeSystem
+) -> None:
+    nothing = {**FOUND, "count": 0, "notes": 0, "examples": [], "receipts": {"journal": {**JOURNAL, "turns": 0}}}
+    forgets(system, found=nothing)
+    ended = homeagent("memory", "forget", "e1", "--yes")
+    assert ended.exit_code == 0 and "nothing to forget" in ended.stderr
+    forgets(system, found={**nothing, "complete": False})
+    assert homeagent("memory", "forget", "e1", "--yes").exit_code == 0
+    assert system.called("memory.forget")[-1]["dry_run"] is False
