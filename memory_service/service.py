@@ -25,6 +25,9 @@ from memory_service.tools.graph import KnownFacts, graph_tools
 from memory_service.vectors.keeper import VectorKeeper
 from memory_service.words.segmenter import Segmenter
 
+_PATIENCE_S = 20.0
+"""How long an operator's question waits for an encoder that loads, or for the questions before it."""
+
 
 class MemoryService:
     """Serves ``memory.append``, ``recall``, ``window``, ``search``, ``stats``, ``health`` and ``snapshot``.
@@ -98,7 +101,8 @@ class MemoryService:
         """Find events for the operator: of everybody, or as one principal would see them."""
         request = parse_search(body)
         audience = None if request.principal is None else (request.principal,)
-        return recalled_body(await self._recall.recall(request.query, audience, limit=request.limit))
+        recalled = await self._recall.recall(request.query, audience, limit=request.limit, patience_s=_PATIENCE_S)
+        return recalled_body(recalled)
 
     async def stats(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Count what there is."""

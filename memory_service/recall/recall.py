@@ -19,7 +19,7 @@ from memory_service.recall.candidates import (
 )
 from memory_service.recall.ranking import Question, is_no_record, rank
 from memory_service.store.abc import Store
-from memory_service.vectors.abc import Meaning, Meanings
+from memory_service.vectors.abc import QUESTION_PATIENCE_S, Meaning, Meanings
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
 
@@ -53,6 +53,7 @@ class Recall:
         exclude: Collection[str] = (),
         limit: int = 8,
         budget_tokens: int | None = None,
+        patience_s: float = QUESTION_PATIENCE_S,
     ) -> Recalled:
         """Find the events, notes and facts that belong to a question.
 
@@ -61,9 +62,12 @@ class Recall:
         :param audience: who will read the answer: only what all of them may see; None: everything
         :param exclude: ids not wanted, such as those already in the prompt
         :param budget_tokens: how much the hits may take together; None: no limit
+        :param patience_s: how long to wait for the question's meaning, before words decide alone
         :raises Unavailable: the store cannot be read
         """
-        asked, meaning = await asyncio.gather(asyncio.to_thread(terms, query, self._segmenter), self._meaning_of(query))
+        asked, meaning = await asyncio.gather(
+            asyncio.to_thread(terms, query, self._segmenter), self._meaning_of(query, patience_s)
+        )
         if not asked and meaning is None:
             return Recalled((), no_record=True)
         count = min(max(CANDIDATES, _CANDIDATES_PER_HIT * limit), max(_MOST_CANDIDATES, limit))
@@ -75,8 +79,8 @@ class Recall:
             hits, omitted = within(ranked, limit, budget_tokens)
         return Recalled(tuple(hits), no_record=is_no_record(question, found), omitted=omitted)
 
-    async def _meaning_of(self, query: str) -> Meaning | None:
-        return None if self._meanings is None else await self._meanings.of(query)
+    async def _meaning_of(self, query: str, patience_s: float) -> Meaning | None:
+        return None if self._meanings is None else await self._meanings.of(query, patience_s)
 
     async def _candidates(
         self,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Final, Protocol
+
+QUESTION_PATIENCE_S: Final = 0.25
+"""How long a question waits for its vector; then words answer alone. A loaded encoder takes a few milliseconds."""
 
 
 class Meaning(Protocol):
@@ -30,5 +33,8 @@ class Meaning(Protocol):
 class Meanings(Protocol):
     """Makes vectors of questions."""
 
-    async def of(self, text: str) -> Meaning | None:
-        """Return a question's meaning; None if no encoder is ready, so that nobody waits for one to load."""
+    async def of(self, text: str, patience_s: float = QUESTION_PATIENCE_S) -> Meaning | None:
+        """Return a question's meaning; None if no encoder is ready, so that nobody waits for one to load.
+
+        :param patience_s: how long to wait at most; of somebody who is patient, also until an encoder has loaded
+        """

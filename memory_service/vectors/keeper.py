@@ -14,12 +14,10 @@ from memory_service.encoders.codes import to_codes
 from memory_service.encoders.index import VectorIndex
 from memory_service.model import ToEmbed
 from memory_service.store.abc import VectorStore
+from memory_service.vectors.abc import QUESTION_PATIENCE_S
 
 BATCH: Final = 64
 """So many items are encoded between two commits."""
-
-QUESTION_PATIENCE_S: Final = 0.25
-"""How long a question waits for its vector; then words answer alone. A loaded encoder takes a few milliseconds."""
 
 _PAUSE_S: Final = (1.0, 60.0)
 _LOAD_ROWS: Final = 4_096
@@ -62,6 +60,7 @@ class VectorKeeper:
         self._number = 0
         self._indexes: dict[str, VectorIndex] = {}
         self._new = asyncio.Event()
+        self._looked = asyncio.Event()
         self._loaded = False
         self._is_idle = False
         self._failure: str | None = None
@@ -82,6 +81,7 @@ class VectorKeeper:
             try:
                 await self._catch_up()
                 self._failure, pause_s = None, _PAUSE_S[0]
+                self._looked.set()
             except HomeAgentError as error:
                 self._failure = error.message
                 _log.warning("vectors have to wait", reason=str(error), again_in_s=pause_s)
@@ -89,14 +89,19 @@ class VectorKeeper:
                 pause_s = min(pause_s * 2, _PAUSE_S[1])
                 self._new.set()
 
-    async def of(self, text: str) -> StoredMeaning | None:
+    async def of(self, text: str, patience_s: float = QUESTION_PATIENCE_S) -> StoredMeaning | None:
         """Return a question's meaning; see :class:`memory_service.vectors.abc.Meanings`."""
-        if not self._loaded or not self._encoder.warm():
+        is_patient = patience_s > QUESTION_PATIENCE_S
+        if not is_patient and not (self._loaded and self._encoder.warm()):
             return None
         try:
-            async with asyncio.timeout(QUESTION_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
+                await self._looked.wait()
+                if not self._loaded:
+                    return None
                 space, vectors = await self._encoder.encode([text], urgent=True)
         except TimeoutError:
+            _log.warning("a question is answered by words alone", waited_s=patience_s)
             return None
         except HomeAgentError as error:
             _log.warning("a question has no vector", reason=str(error))

@@ -198,3 +198,24 @@ async def test_recall_finds_by_meaning_what_shares_no_word(store: Store, segment
             assert hits[0].id == id, (question, [(hit.id, hit.score) for hit in hits])
         assert not (await recall.recall("Where did I park my bicycle?", ("ann",))).hits
     await worker.close()
+
+
+async def test_the_patient_wait_for_an_encoder_and_the_others_do_not(store: Store, tmp_path: Path) -> None:
+    await store.events.append(an_event("bike", "我的自行车停在地下车库"))
+    worker = EncoderWorker(tmp_path / "cache")
+    keeper = VectorKeeper(store.vectors, worker)
+    running = asyncio.create_task(keeper.run())
+    assert await keeper.of("bicycle") is None
+    assert await keeper.of("bicycle", 30.0) is not None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await worker.close()
+
+
+async def test_the_patient_do_not_wait_for_an_empty_memory(store: Store) -> None:
+    keeper = VectorKeeper(store.vectors, InProcess())
+    running = asyncio.create_task(keeper.run())
+    async with asyncio.timeout(5):
+        assert await keeper.of("bicycle", 30.0) is None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
