@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.openai_server import FakeOpenAI, tool_call
 from tests.home import Home, wait_until
 
-WINDOW = 6_000
+WINDOW = 8_000
 FACT = (
     "My cat is called Schrödinger and its vet is 张伟诊所 on Kastanienallee 7. "
     + "It sleeps in a box by the stove. " * 12
@@ -63,7 +63,7 @@ def test_in_sixty_turns_of_a_small_window_nothing_is_lost_and_no_prompt_is_too_l
     # Where a prompt begins otherwise than the one before it, there was a prune.
     prompts = [request.messages for request in far_end.chats]
     prunes = sum(after[: len(before) - 1] != before[:-1] for before, after in itertools.pairwise(prompts))
-    assert 3 <= prunes <= 15
+    assert 3 <= prunes <= 20
 
     wait_until(lambda: sum(tiers(narrow).values()) == 61, what="every turn in the memory")
     assert tiers(narrow)["document"] > 20
