@@ -26,7 +26,7 @@ from memory_service.words.segmenter import Segmenter
 
 LIMIT_P95_MS = 15.0
 _AT_ONCE = 64
-_PEOPLE = ("ann", "bea", "carl", "dora")
+PEOPLE = ("ann", "bea", "carl", "dora")
 _SYLLABLES = (
     "ba co di fu ga ho ji ke lu ma no pe qui ro su ta ve wi xa yo zu bran clo dres fli gra plen sto tri".split()
 )
@@ -45,8 +45,8 @@ def _words(make: Callable[[random.Random], str], count: int = 3_000) -> tuple[li
     return list(words), [1 / (rank + 10) for rank in range(count)]
 
 
-_ENGLISH = _words(lambda dice: "".join(dice.choices(_SYLLABLES, k=dice.randint(2, 3))))
-_CHINESE = _words(lambda dice: "".join(dice.choices(_COMMON_CHARACTERS, k=2)))
+ENGLISH = _words(lambda dice: "".join(dice.choices(_SYLLABLES, k=dice.randint(2, 3))))
+CHINESE = _words(lambda dice: "".join(dice.choices(_COMMON_CHARACTERS, k=2)))
 
 
 def main() -> int:
@@ -98,11 +98,11 @@ async def measure(folder: Path, events: int, queries: int) -> dict[str, Any]:
 def an_event(number: int, dice: random.Random) -> dict[str, Any]:
     """Invent the append of an event; every fifth names something that no other does."""
     is_chinese = number % 2 == 0
-    join, (words, weights) = ("", _CHINESE) if is_chinese else (" ", _ENGLISH)
+    join, (words, weights) = ("", CHINESE) if is_chinese else (" ", ENGLISH)
     said = join.join(dice.choices(words, weights, k=dice.randint(8, 40)))
     if number % 5 == 0:
         said += f"，还有{needle(number)}" if is_chinese else f", and {needle(number)}"
-    person = _PEOPLE[number % len(_PEOPLE)]
+    person = PEOPLE[number % len(PEOPLE)]
     return {
         "event": {
             "id": f"turn-{number}",
@@ -128,7 +128,7 @@ def needle(number: int) -> str:
 
 def a_question(number: int, dice: random.Random) -> str:
     """Ask about what only one event names, among words that many have."""
-    words, weights = _ENGLISH if number % 2 else _CHINESE
+    words, weights = ENGLISH if number % 2 else CHINESE
     one, other, third = dice.choices(words, weights, k=3)
     if number % 2:
         return f"Do you remember what I said about the {needle(number)} {one} and the {other} {third}?"
@@ -149,7 +149,7 @@ async def _ask(kernel: LocalPeer, events: int, queries: int, dice: random.Random
     found = 0
     for count in range(queries):
         number = dice.randrange(events // 5) * 5
-        body = {"query": a_question(number, dice), "audience": [_PEOPLE[number % len(_PEOPLE)]]}
+        body = {"query": a_question(number, dice), "audience": [PEOPLE[number % len(PEOPLE)]]}
         hits: list[dict[str, Any]] = []
 
         async def ask(body: dict[str, Any] = body, hits: list[dict[str, Any]] = hits) -> None:

@@ -17,6 +17,7 @@ from homeagent_sdk.migrations import migrate, online_backup
 from memory_service.store.connection import BUSY_MS, open_for_writing, translated
 from memory_service.store.reader import Readers
 from memory_service.store.schema import MIGRATIONS
+from memory_service.store.tidying import Tidying
 from memory_service.store.writer import Writer
 
 T = TypeVar("T")
@@ -31,9 +32,10 @@ class Database:
     :ivar path: the file, named in every error
     """
 
-    def __init__(self, path: Path, writer: Writer, readers: Readers, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, writer: Writer, readers: Readers, tidying: Tidying, lock: IO[bytes]) -> None:
         self.path = path
         self._writer = writer
+        self._tidying = tidying
         self._readers = readers
         self._lock = lock
 
@@ -61,7 +63,8 @@ class Database:
         except BaseException:
             lock.close()
             raise
-        return cls(path, Writer(connection, path), Readers(path, prepare), lock)
+        tidying = Tidying(path, connection)
+        return cls(path, Writer(connection, path, tidy=tidying.step), Readers(path, prepare), tidying, lock)
 
     async def read(self, question: Callable[[apsw.Connection], T]) -> T:
         """Run a question on a reading connection, in a thread; it never waits for a writer.
@@ -106,6 +109,7 @@ class Database:
 
     async def close(self) -> None:
         """Finish what was accepted, and close."""
+        await asyncio.to_thread(self._tidying.close)
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self._writer.close)
         self._lock.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
@@ -29,8 +31,15 @@ _MOST_WEIGHED = 3_000
 _INLINE_CHARACTERS = 2_000
 """The words of so short an event are cut at once, in less than a millisecond; those of longer ones in a thread."""
 
-_SLICE = 32
-"""So many events of a bulk append share a transaction: few enough that a live append hardly waits."""
+_SLICE_S = 0.005
+"""So long a slice of a bulk append is written, in seconds; with its commit, a live append waits for 8 ms at most."""
+
+_WEIGHT_OF_ROW = 300
+_FIRST_WEIGHT, _LEAST_WEIGHT, _MOST_WEIGHT = 8_000, 1_500, 60_000
+"""What a slice may weigh: an event weighs as much as it has characters, and its row as much as 300."""
+
+_AT_ONCE = 4
+"""So many short events are made ready before others have their turn: half a millisecond."""
 
 
 class SqliteEvents:
@@ -39,22 +48,34 @@ class SqliteEvents:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._frequencies = Frequencies()
+        self._slice_weight = _FIRST_WEIGHT
 
     async def append(self, event: Event) -> bool:
         """Store an event; see :class:`memory_service.store.abc.EventStore`."""
-        if event.characters > _INLINE_CHARACTERS:
-            item = await asyncio.to_thread(rows.prepared, event)
-        else:
-            item = rows.prepared(event)
+        item = await _prepared(event)
         return await self._database.write(lambda connection: rows.insert(connection, [item])) == 1
 
     async def append_many(self, events: Sequence[Event]) -> int:
         """Store many; see :class:`memory_service.store.abc.EventStore`."""
         stored = 0
-        for first in range(0, len(events), _SLICE):
-            items = await asyncio.to_thread(_prepared, events[first : first + _SLICE])
-            stored += await self._database.write(partial(rows.insert, events=items), bulk=True)
+        waiting = deque(events)
+        while waiting:
+            items, weight = await self._slice(waiting)
+            new, taken_s = await self._database.write(partial(_insert_timed, items=items), bulk=True)
+            stored += new
+            self._slice_weight = _next_weight(self._slice_weight, weight, taken_s)
         return stored
+
+    async def _slice(self, waiting: deque[Event]) -> tuple[list[rows.Prepared], int]:
+        """Take as many events as are written within a few milliseconds, and make them ready; returns their weight."""
+        items: list[rows.Prepared] = []
+        weight = 0
+        while waiting and (not items or weight + _weight(waiting[0]) <= self._slice_weight):
+            weight += _weight(waiting[0])
+            items.append(await _prepared(waiting.popleft()))
+            if len(items) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return items, weight
 
     async def get(self, ids: Collection[str]) -> tuple[Event, ...]:
         """Return events; see :class:`memory_service.store.abc.EventStore`."""
@@ -119,8 +140,25 @@ class SqliteEvents:
         return await self._database.read(read)
 
 
-def _prepared(events: Sequence[Event]) -> list[rows.Prepared]:
-    return [rows.prepared(event) for event in events]
+async def _prepared(event: Event) -> rows.Prepared:
+    if event.characters > _INLINE_CHARACTERS:
+        return await asyncio.to_thread(rows.prepared, event)
+    return rows.prepared(event)
+
+
+def _insert_timed(connection: apsw.Connection, items: Sequence[rows.Prepared]) -> tuple[int, float]:
+    started = time.perf_counter()
+    return rows.insert(connection, items), time.perf_counter() - started
+
+
+def _weight(event: Event) -> int:
+    return event.characters + _WEIGHT_OF_ROW
+
+
+def _next_weight(allowed: int, weight: int, taken_s: float) -> int:
+    """Return how much the next slice may hold, so that it takes as long as it should: half way there at a time."""
+    fitting = int(weight * _SLICE_S / max(taken_s, 1e-6))
+    return min(max((allowed + fitting) // 2, _LEAST_WEIGHT), _MOST_WEIGHT)
 
 
 def visible(connection: apsw.Connection, table: str, audience: Collection[str] | None) -> tuple[str, list[object]]:

@@ -145,6 +145,9 @@ MIGRATIONS = (
             said, reply, tools, about, content = '', contentless_delete = 1, tokenize = "{FTS5}"
         );
         CREATE VIRTUAL TABLE event_vocabulary USING fts5vocab (event_words, row);
+        -- Its parts are merged between transactions (memory_service/store/tidying.py), not inside whichever one crosses
+        -- a limit; only if those fall far behind, all at once.
+        INSERT INTO event_words (event_words, rank) VALUES ('automerge', 0), ('crisismerge', 200);
 
         -- What the texts speak of. An entity is a name; what is known of it stands in relations, and only there. Each
         -- audience has its own, so that not even the spelling of a name tells what others spoke of.
@@ -278,7 +281,7 @@ MIGRATIONS = (
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX forgotten_unsettled ON forgotten (is_settled) WHERE is_settled = 0;
         CREATE TRIGGER event_stays_forgotten BEFORE INSERT ON event
-            WHEN EXISTS (SELECT 1 FROM forgotten WHERE id = digest_of(NEW.id))
+            WHEN EXISTS (SELECT 1 FROM forgotten) AND EXISTS (SELECT 1 FROM forgotten WHERE id = digest_of(NEW.id))
             BEGIN SELECT RAISE(IGNORE); END;
         CREATE TABLE media_to_delete (
             digest TEXT PRIMARY KEY

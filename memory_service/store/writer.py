@@ -31,15 +31,28 @@ class Writer:
 
     A commit waits for the disk; whatever arrives meanwhile shares the next one, so that many lanes at once cost hardly
     more than one. If a group fails, each of its pieces is tried again alone, so that one cannot spoil another. Bulk
-    work runs one piece to a commit, and only when nothing else waits.
+    work runs one piece to a commit, and only when nothing else waits; after each of its pieces, and while there is
+    nothing to do at all, the database is tidied by a step.
 
     :param connection: handed over: nobody else may use it until :meth:`close` has returned
+    :param tidy: does a little upkeep outside a transaction, a few milliseconds, and says whether there is more to do
     :param capacity: so many pieces of each kind may wait; more are refused with ``overloaded``
     :param group: so many pieces at most share a commit
     """
 
-    def __init__(self, connection: apsw.Connection, path: Path, *, capacity: int = 1024, group: int = 64) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        *,
+        tidy: Callable[[apsw.Connection], bool] | None = None,
+        capacity: int = 1024,
+        group: int = 64,
+    ) -> None:
         self._connection = connection
+        self._tidy = tidy
+        self._is_untidy = False
+        self._is_bulk_next = True
         self._path = path
         self._group = group
         self._capacity = capacity
@@ -95,18 +108,37 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        while group := self._next():
-            self._commit([job for job in group if job.done.set_running_or_notify_cancel()])
+        while (group := self._next()) is not None:
+            if group:
+                self._commit([job for job in group if job.done.set_running_or_notify_cancel()])
+            else:
+                self._tidy_up()
         self._connection.close()
 
-    def _next(self) -> list[_Job]:
-        """Wait for what to do next; nothing means that the store is closed."""
+    def _next(self) -> list[_Job] | None:
+        """Wait for what to do next: pieces of work, or none to tidy up; None means that the store is closed."""
         with self._changed:
-            while not (self._live or self._bulk or self._closing):
+            while not (self._live or self._bulk or self._is_untidy or self._closing):
                 self._changed.wait()
             if self._live:
                 return [self._live.popleft() for _ in range(min(len(self._live), self._group))]
-            return [self._bulk.popleft()] if self._bulk else []
+            if self._bulk and (self._is_bulk_next or not self._is_untidy):
+                self._is_bulk_next = False
+                return [self._bulk.popleft()]
+            self._is_bulk_next = True
+            if self._is_untidy and not self._closing:
+                return []
+            return [self._bulk.popleft()] if self._bulk else None
+
+    def _tidy_up(self) -> None:
+        self._is_untidy = False
+        if self._tidy is None:
+            return
+        try:
+            self._is_untidy = self._tidy(self._connection)
+        except apsw.Error as error:
+            # Nobody waits for it; it is tried again after the next piece of work, and then somebody is told.
+            self._failure = explain(error, self._path).message
 
     def _commit(self, group: list[_Job]) -> None:
         if not group:
@@ -120,18 +152,15 @@ class Writer:
             else:
                 self._fail(group[0], error)
             return
-        self._failure = None
-        for job, result in zip(group, results, strict=True):
-            job.done.set_result(result)
+        self._succeed(group, results)
 
     def _commit_alone(self, job: _Job) -> None:
         try:
-            (result,) = self._transaction([job])
+            results = self._transaction([job])
         except Exception as error:
             self._fail(job, error)
             return
-        self._failure = None
-        job.done.set_result(result)
+        self._succeed([job], results)
 
     def _transaction(self, group: list[_Job]) -> list[Any]:
         connection = self._connection
@@ -147,6 +176,12 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
         return results
+
+    def _succeed(self, group: list[_Job], results: list[Any]) -> None:
+        self._failure = None
+        self._is_untidy = True
+        for job, result in zip(group, results, strict=True):
+            job.done.set_result(result)
 
     def _fail(self, job: _Job, error: Exception) -> None:
         if isinstance(error, apsw.Error):
