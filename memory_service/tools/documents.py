@@ -116,7 +116,8 @@ class DocumentTool:
         """Answer a call; see :data:`memory_service.tools.registry.Run`."""
         query, top_k = query_of(arguments), arguments.number("top_k", 3, 1, _MOST_DOCUMENTS)
         facts = () if self._snapshots is None else await self._snapshots(query, asking.audience)
-        sources = await self._sources(await self._archive.find(query, asking.audience, _LOOKED_AT), top_k)
+        hits = await self._archive.find(query, asking.audience, _LOOKED_AT, lambda hit: hit.kind in (EVENT, NOTE))
+        sources = await self._sources(hits, top_k)
         budget, known = Budget(), "\n".join(["Known facts:", *facts])
         for source in sources:
             source.fill(budget)
