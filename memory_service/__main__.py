@@ -9,11 +9,14 @@ import sys
 
 from homeagent_sdk import logging, process
 from homeagent_sdk.bus import Credential, Peer
-from homeagent_sdk.confine import Confinement, confine, standard_read_only
+from homeagent_sdk.confine import Confinement, confine, import_roots, standard_read_only
 from homeagent_sdk.errors import HomeAgentError
 from homeagent_sdk.paths import DataDir
+from memory_service.encoders.client import EncoderWorker
+from memory_service.operating import Operating
 from memory_service.service import MemoryService
 from memory_service.store.sqlite import SqliteStore
+from memory_service.vectors.keeper import VectorKeeper
 from memory_service.words.segmenter import Segmenter
 
 PEER = "memory"
@@ -42,9 +45,24 @@ async def _run(data: DataDir, stopping: asyncio.Event) -> None:
     try:
         peer = Peer(data.run, credential)
         segmenter = Segmenter(data.memory / "cache")
-        MemoryService(peer, store, segmenter).serve()
+        encoder = EncoderWorker(data.memory / "cache")
+        keeper = VectorKeeper(store.vectors, encoder)
+        service = MemoryService(peer, store, segmenter, keeper)
+        operating = Operating(peer, store, data.memory)
+        service.on_stored(operating.wake)
+        operating.on_imported(keeper.notify)
+        operating.on_forgotten(keeper.forget)
+        service.serve()
+        operating.serve()
         _log.info("memory opened", confinement=confinement.to_dict(), path=str(data.memory / "memory.db"))
-        await _serve(peer, segmenter, stopping)
+        keeping = asyncio.create_task(keeper.run(), name="vectors")
+        try:
+            async with operating:
+                await _serve(peer, segmenter, stopping)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await encoder.close()
     finally:
         await store.close()
 
@@ -79,6 +97,7 @@ def _confine(data: DataDir) -> Confinement:
     return confine(
         read_write=[data.memory, data.log, data.run],
         read_only=[*standard_read_only("memory_service"), data.key_file(PEER)],
+        listable=import_roots("memory_service"),
         tcp=False,
     )
 

@@ -73,19 +73,10 @@ class SqliteVectors:
         """Store codes; see :class:`memory_service.store.abc.VectorStore`."""
 
         def put(connection: apsw.Connection) -> tuple[ToEmbed, ...]:
-            stored = []
-            for item, codes in items:
-                key = (item.kind, item.number)
-                connection.execute("DELETE FROM embedding_queue WHERE kind = ? AND item = ?", key)
-                # Forgotten while it was being encoded: a vector would outlive it.
-                if connection.changes() == 0:
-                    continue
-                connection.executemany(
-                    "INSERT OR REPLACE INTO vector (space, kind, item, part, code) VALUES (?, ?, ?, ?, ?)",
-                    [(space, *key, part, code) for part, code in codes.items()],
-                )
-                stored.append(item)
-            return tuple(stored)
+            # A note that was rewritten while its old text was encoded stays in the queue for its new one.
+            now = {(item.kind, item.number): item for item in _to_embed(connection, _by_kind([i for i, _ in items]))}
+            stored = [(item, codes) for item, codes in items if now.get((item.kind, item.number)) == item]
+            return tuple(item for item, codes in stored if _store(connection, space, item, codes))
 
         return await self._database.write(put, bulk=True)
 
@@ -110,11 +101,35 @@ def _queued(connection: apsw.Connection, limit: int) -> list[ToEmbed]:
         "SELECT kind, item FROM embedding_queue ORDER BY item DESC LIMIT ?", (limit,)
     ):
         by_kind.setdefault(kind, []).append(number)
+    return _to_embed(connection, by_kind)
+
+
+def _to_embed(connection: apsw.Connection, by_kind: Mapping[str, Sequence[int]]) -> list[ToEmbed]:
     return [
         ToEmbed(kind, number, audience, {part: said for part, said in zip(_PARTS[kind], texts, strict=True) if said})
         for kind, numbers in by_kind.items()
         for number, audience, *texts in connection.execute(_TEXTS[kind], (json.dumps(numbers),))
     ]
+
+
+def _by_kind(items: Sequence[ToEmbed]) -> dict[str, list[int]]:
+    by_kind: dict[str, list[int]] = {}
+    for item in items:
+        by_kind.setdefault(item.kind, []).append(item.number)
+    return by_kind
+
+
+def _store(connection: apsw.Connection, space: int, item: ToEmbed, codes: Mapping[str, bytes]) -> bool:
+    key = (item.kind, item.number)
+    connection.execute("DELETE FROM embedding_queue WHERE kind = ? AND item = ?", key)
+    # Forgotten while it was being encoded: a vector would outlive it.
+    if connection.changes() == 0:
+        return False
+    connection.executemany(
+        "INSERT OR REPLACE INTO vector (space, kind, item, part, code) VALUES (?, ?, ?, ?, ?)",
+        [(space, *key, part, code) for part, code in codes.items()],
+    )
+    return True
 
 
 _PARTS = {"event": ("said", "reply"), "document": ("text",), "relation": ("fact",)}

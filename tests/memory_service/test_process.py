@@ -92,6 +92,24 @@ async def test_it_serves_and_stops_when_told(service: Service, kernel: Peer) -> 
     assert await asyncio.to_thread(service.end, signal.SIGTERM) == (0, "")
 
 
+async def test_what_is_stored_is_found_by_meaning_within_seconds(service: Service, kernel: Peer) -> None:
+    service.start()
+    await call(kernel, "memory.append", an_append("t1", "我的自行车停在地下车库"))
+    asked = {"query": "Where did I park my bicycle?", "audience": ["owner"]}
+    async with asyncio.timeout(30):
+        while not (hits := (await call(kernel, "memory.recall", asked))["hits"]):  # noqa: ASYNC110 - loading has no event
+            await asyncio.sleep(0.1)
+    assert [hit["id"] for hit in hits] == ["t1"]
+    vectors = (await call(kernel, "memory.health"))["vectors"]
+    assert vectors["encoder"]["encoder"] == "use"
+    began = asyncio.get_running_loop().time()
+    await call(kernel, "memory.append", an_append("t2", "奶奶每天早上喝普洱茶"))
+    asked["query"] = "What does grandmother drink in the morning?"
+    while "t2" not in [hit["id"] for hit in (await call(kernel, "memory.recall", asked))["hits"]]:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    assert asyncio.get_running_loop().time() - began < 2.0
+
+
 @pytest.mark.chaos
 async def test_killed_and_started_again_it_remembers(service: Service, kernel: Peer) -> None:
     service.start()

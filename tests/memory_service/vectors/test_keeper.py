@@ -219,3 +219,18 @@ async def test_the_patient_do_not_wait_for_an_empty_memory(store: Store) -> None
         assert await keeper.of("bicycle", 30.0) is None
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_note_rewritten_while_its_old_text_is_encoded_gets_the_vector_of_the_new_one(store: Store) -> None:
+    def note(content: str) -> Note:
+        return Note("n1", "owner", ("owner",), False, NOON, content, "a note")
+
+    await store.documents.write_note(note("the old text"))
+    (old,) = await store.vectors.queued(5)
+    await store.documents.write_note(note("another text"))
+    space = await store.vectors.open_space("f", "tfidf", 4)
+    assert await store.vectors.put(space, [(old, {"text": b"\x01\x02\x03\x04"})]) == ()
+    (new,) = await store.vectors.queued(5)
+    assert "another" in new.parts["text"]
+    assert await store.vectors.put(space, [(new, {"text": b"\x01\x02\x03\x04"})]) == (new,)
+    assert await store.vectors.waiting() == 0
