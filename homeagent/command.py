@@ -32,6 +32,7 @@ def build_app() -> typer.Typer:
     from typer import rich_utils
 
     from homeagent.commands import (
+        backup,
         chat,
         config,
         doctor,
@@ -55,7 +56,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         help=text("command.help"), no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
-    running, talking = (up, down, status, ps, logs, doctor, version), (chat, persona, memory)
+    running, talking = (up, down, status, ps, logs, doctor, backup, version), (chat, persona, memory)
     for group in (*running, *talking, config, source, plugin, principal, key):
         group.add_to(app)
     return app

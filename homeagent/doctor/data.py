@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import apsw
 
@@ -19,6 +20,8 @@ from homeagent_sdk.paths import DataDir
 
 _SOCKETS = ("control.sock", "urgent.sock", "events.sock")
 _MAX_DAMAGE_SHOWN = 3
+_CHECKED_ELSEWHERE = ("backups", "replaced", "restore")
+"""Folders of backups, which are checked when they are made and when they are put back; so are copies on their way."""
 
 
 def examine_data(data: DataDir) -> Iterator[Check]:
@@ -82,6 +85,9 @@ def _sockets(data: DataDir) -> Iterator[Check]:
 
 def _databases(data: DataDir) -> Iterator[Check]:
     for path in sorted(data.root.rglob("*.db")):
+        folders = path.relative_to(data.root).parts[:-1]
+        if folders[:1] and (folders[0] in _CHECKED_ELSEWHERE or "backup" in folders):
+            continue
         name = f"database {path.relative_to(data.root)}"
         damage = damage_of(path)
         if damage:
@@ -90,10 +96,16 @@ def _databases(data: DataDir) -> Iterator[Check]:
             yield found(name, OK, "database", size=f"{path.stat().st_size / 1024 / 1024:.1f} MB")
 
 
-def damage_of(path: Path) -> list[str]:
-    """Return what SQLite finds wrong with a database, read without changing it; empty if nothing is."""
+def damage_of(path: Path, *, is_copy: bool = False) -> list[str]:
+    """Return what SQLite finds wrong with a database, read without changing it; empty if nothing is.
+
+    :param is_copy: nobody else has it open, so that it can be read without files beside it
+    """
+    how = "immutable=1" if is_copy else "mode=ro"
     try:
-        connection = apsw.Connection(f"file:{path}?mode=ro", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        connection = apsw.Connection(
+            f"file:{quote(str(path))}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
     except apsw.Error as error:
         return [str(error)]
     try:

@@ -47,7 +47,7 @@ def check_disk(folder: Path, warn: Callable[[str], None]) -> None:
 def lock(data: DataDir) -> int:
     """Take the data directory for this launcher alone, and return the descriptor that holds the lock.
 
-    :raises Conflict: another launcher runs on it
+    :raises Conflict: another launcher runs on it, or a restore of it is not finished
     """
     descriptor = os.open(data.run / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -57,7 +57,26 @@ def lock(data: DataDir) -> int:
         raise Conflict(
             text("command.already_running", path=data.root), hint=text("command.already_running_hint")
         ) from error
+    try:
+        check_restore(data)
+    except Conflict:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def restore_plan(data: DataDir) -> Path:
+    """Return the path of the file that is there as long as a restore is not finished."""
+    return data.root / "restore" / "plan.json"
+
+
+def check_restore(data: DataDir) -> None:
+    """Check that no restore was interrupted: some databases would be new, others old.
+
+    :raises Conflict: one was
+    """
+    if restore_plan(data).exists():
+        raise Conflict(text("command.restore_unfinished", path=data.root), hint=text("command.restore_unfinished_hint"))
 
 
 def check_port(address: str, port: int) -> int:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing, suppress
 from functools import partial
@@ -64,7 +64,7 @@ class Snapshot:
         """How large the copy will be."""
         return self._pages * self._page_bytes
 
-    def copy_to(self, target: Path) -> Iterator[int]:
+    def copy_to(self, target: Path) -> Generator[int, None, None]:
         """Copy the database into a new file that only its owner can read, slice by slice, and flush it to the disk.
 
         :param target: removed again if the copy fails or is given up

@@ -117,7 +117,7 @@ def test_a_copy_that_is_given_up_leaves_nothing(database: Path, tmp_path: Path) 
     slices = snapshot.copy_to(tmp_path / "copy.db")
     next(slices)
     assert (tmp_path / "copy.db").exists()
-    slices.close()  # type: ignore[attr-defined]
+    slices.close()
     snapshot.close()
     assert not list(tmp_path.glob("copy*"))
 

@@ -1,0 +1,1 @@
+"""Backups of everything that HomeAgent keeps, and how they are put back."""
