@@ -139,16 +139,16 @@ class SqliteMedia:
     def _write(self, digest: str, content: bytes) -> None:
         """Write a file, whole and safe on the medium, or not at all."""
         path = self._path(digest)
-        if path.exists() and path.stat().st_size == len(content):
-            return
         new = path.with_name(f".{digest}.{uuid.uuid4().hex}.new")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, path)
+            if not path.exists() or path.stat().st_size != len(content):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(new, path)
+            # Also if it is there already: whoever wrote it may have been killed before it came so far.
             for folder in (path.parent, self._folder, self._folder.parent):
                 _sync(folder)
         except OSError as error:
@@ -224,8 +224,11 @@ def _digest_of(path: Path) -> str:
 
 
 def _unlink(paths: Iterable[Path]) -> int:
+    """Delete files; when this returns, a power cut does not bring them back."""
     count = 0
+    folders: set[Path] = set()
     for path in paths:
+        folders.add(path.parent)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -233,6 +236,13 @@ def _unlink(paths: Iterable[Path]) -> int:
         except OSError as error:
             raise _failed(path, error) from error
         count += 1
+    for folder in folders:
+        try:
+            _sync(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _failed(folder, error) from error
     return count
 
 

@@ -121,7 +121,7 @@ class Campaign:
         self._path = self._folder / f"memory-{self._generation}" / "memory.db"
         self._path.parent.mkdir(parents=True)
         self._ledger = Ledger()
-        self._first = {"event": old_events, "note": 0, "fact": 0}
+        self._first = {"event": old_events, "note": 0, "fact": 0, "media": 0}
         self._again: tuple[int, ...] = ()
         self._old_events = old_events
         if old_events:
@@ -195,7 +195,7 @@ class Campaign:
         except HomeAgentError as error:
             yield f"the store does not open any more: {error.message}"
             return
-        found = inspection.inspect(copy / self._path.name)
+        found = inspection.inspect(copy / self._path.name, self._path.with_name("media"))
         yield from found.problems
         yield from self._ledger.balance(found)
         for backup in self._path.parent.glob("*.bak"):

@@ -105,6 +105,10 @@ _NOTES = (
     "SELECT d.id, d.principal, a.members, d.audience = 0, d.first_time, d.content, d.summary, d.tags, d.source_event,"
     " d.number FROM document d JOIN audience a ON a.number = d.audience WHERE d.kind = 'note'"
 )
+_MEDIA = (
+    "SELECT b.caption, b.digest, e.id FROM media_block b LEFT JOIN event e"
+    " ON b.holder_kind = 'event' AND e.number = b.holder"
+)
 _RELATIONS = (
     "SELECT r.id, s.name, r.type, o.name, r.status, r.source, r.sentence, a.members, r.number FROM relation r"
     " JOIN entity s ON s.number = r.subject JOIN entity o ON o.number = r.object JOIN audience a"
@@ -118,6 +122,8 @@ class Found:
 
     :ivar problems: what contradicts itself, in words
     :ivar events: rows by id: all that an event is, its tier, its document and its number last
+    :ivar media: caption, digest and event of each media block
+    :ivar files: digests of the media files that are there
     :ivar forgotten: digests of the ids of forgotten events
     """
 
@@ -125,12 +131,17 @@ class Found:
     events: dict[str, Row] = field(default_factory=dict)
     notes: dict[str, Row] = field(default_factory=dict)
     relations: dict[str, Row] = field(default_factory=dict)
+    media: list[Row] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
     forgotten: set[bytes] = field(default_factory=set)
     queued: set[tuple[str, int]] = field(default_factory=set)
 
 
-def inspect(path: Path) -> Found:
-    """Read everything in a database, which nobody else uses, and check it against itself."""
+def inspect(path: Path, media: Path) -> Found:
+    """Read everything in a database, which nobody else uses, and check it against itself.
+
+    :param media: the folder with the bytes of media
+    """
     found = Found()
     connection = open_for_writing(path)
     try:
@@ -140,11 +151,21 @@ def inspect(path: Path) -> Found:
             found.problems += _contradictions(connection)
             found.problems += _wrong_words(connection, found)
             found.problems += _wrong_vectors(connection)
+            found.problems += _wrong_files(found, media)
     except apsw.Error as error:
         found.problems.append(f"the database cannot be read: {error!r}")
     finally:
         connection.close()
     return found
+
+
+def _wrong_files(found: Found, media: Path) -> Iterator[str]:
+    """Check the bytes of media; a file that belongs to nothing may be left over from a crash."""
+    whole = {file.name for file in media.glob("*/*") if hashlib.sha256(file.read_bytes()).hexdigest() == file.name}
+    found.files = {file.name for file in media.glob("*/*")}
+    for caption, digest, _ in found.media:
+        if digest not in whole:
+            yield f"the bytes of {caption} are {'damaged' if digest in found.files else 'lost'}"
 
 
 def wrong_backup(path: Path, events: int) -> Iterator[str]:
@@ -184,6 +205,7 @@ def _read(connection: apsw.Connection, found: Found) -> None:
     found.events = {row[0]: row for row in connection.execute(_EVENTS)}
     found.notes = {row[0]: row for row in connection.execute(_NOTES)}
     found.relations = {row[0]: row for row in connection.execute(_RELATIONS)}
+    found.media = list(connection.execute(_MEDIA))
     found.forgotten = {row[0] for row in connection.execute("SELECT id FROM forgotten")}
     found.queued = set(connection.execute("SELECT kind, item FROM embedding_queue"))
 

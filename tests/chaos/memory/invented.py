@@ -122,6 +122,17 @@ def telling(number: int, source: int | None) -> Telling:
     )
 
 
+def picture(number: int) -> bytes:
+    """Return the bytes of a media block."""
+    dice = random.Random(f"picture {number}")
+    return dice.randbytes(dice.choice((300, 5_000, 40_000)))
+
+
+def caption(number: int) -> str:
+    """Return the caption by which a media block is known again."""
+    return f"picture-{number}"
+
+
 def code(space: int, kind: str, item: int, part: str) -> bytes:
     """Return what an encoder would make of a part of an item."""
     return hashlib.sha256(f"{space} {kind} {item} {part}".encode()).digest()[:DIMENSIONS]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +17,14 @@ from tests.chaos.memory.old_database import written
 ABSENT, FORGOTTEN = "absent", "forgotten"
 CONTEXT, DOCUMENT, GRAPH = "in the context", "in a document", "in the graph"
 TIERS = {"context": CONTEXT, "document": DOCUMENT, "graph": GRAPH}
-TOLD, CORRECTED = "told", "corrected"
+TOLD, CORRECTED, STORED = "told", "corrected", "stored"
 State = str | int
-"""Where an event is, which version of a note there is, or whether facts were told or corrected."""
+"""Where an event is, which version of a note there is, whether facts were told or corrected, media stored."""
 
 Item = tuple[str, int]
-"""``event``, ``note`` or ``fact``, and its number."""
+"""``event``, ``note``, ``fact`` or ``media``, and its number."""
+
+_GONE = ("media", ABSENT)
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Ledger:
         self._sources: dict[Item, int | None] = {}
         self._space: str | None = None
         self._embedded: set[int] = set()
+        self._forgotten_media: set[int] = set()
 
     def count(self) -> Counter[State]:
         """Return how many events there are, by where they are."""
@@ -80,6 +85,7 @@ class Ledger:
             for item, state in became.items():
                 self._may_be[item] = {state}
             self._embedded |= operation.embedded
+            self._forgotten_media |= {number for (kind, number), state in became.items() if (kind, state) == _GONE}
 
     def balance(self, found: Found) -> list[str]:
         """Compare, and take what is found for what is there from now on.
@@ -96,6 +102,7 @@ class Ledger:
         problems += self._halves(seen)
         problems += self._unlike(found, seen)
         waiting = {number for kind, number in found.queued if kind == "event"}
+        problems += self._wrong_media(found)
         problems += [f"event number {number} has lost its vector" for number in sorted(self._embedded & waiting)]
         self._may_be = {item: {state} for item, state in seen.items()}
         self.begun.clear()
@@ -114,6 +121,8 @@ class Ledger:
                 seen[item] = TIERS[row[13]]
         for id, row in found.notes.items():
             seen["note", invented.number_of(id)] = int(row[6].split()[1])
+        for row in found.media:
+            seen["media", invented.number_of(row[0])] = STORED
         objects: dict[int, list[str]] = {}
         for row in found.relations.values():
             if row[4] == "active":
@@ -128,6 +137,18 @@ class Ledger:
                 if len(happened) > 1:
                     problems.append(f"half of {operation.kind} of {list(operation.becomes)[:5]} has happened")
         return problems
+
+    def _wrong_media(self, found: Found) -> Iterator[str]:
+        for caption, stored, holder in found.media:
+            number = invented.number_of(caption)
+            if stored != hashlib.sha256(invented.picture(number)).hexdigest():
+                yield f"{caption} has other bytes than were stored"
+            source = self._sources.get(("media", number))
+            if source is None or holder != invented.event_id(source):
+                yield f"{caption} belongs to {holder}, and not to event {source}"
+        for number in self._forgotten_media:
+            if hashlib.sha256(invented.picture(number)).hexdigest() in found.files:
+                yield f"the bytes of media {number} are there, although they were forgotten"
 
     def _unlike(self, found: Found, seen: dict[Item, State]) -> list[str]:
         problems = []

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from memory_service.context.choice import Limits
 from memory_service.context.window import ContextWindow, WindowRequest
-from memory_service.graph.model import Correction
+from memory_service.graph.model import Correction, Holder
 from memory_service.model import InContext, Selection
 from tests.chaos.memory import invented
-from tests.chaos.memory.ledger import ABSENT, CONTEXT, CORRECTED, DOCUMENT, FORGOTTEN, GRAPH, TOLD
+from tests.chaos.memory.ledger import ABSENT, CONTEXT, CORRECTED, DOCUMENT, FORGOTTEN, GRAPH, STORED, TOLD
 from tests.chaos.memory.work import Listed, Work, Wrong
 
 
@@ -171,6 +171,20 @@ async def write_note(work: Work) -> None:
     work.done(operation, becomes)
 
 
+async def attach(work: Work) -> None:
+    """A picture is stored with an event."""
+    if not (events := work.free("event")):
+        return
+    (number,) = work.new("media")
+    source = work.sources["media", number] = work.dice.choice(events)
+    becomes: Listed = [["media", [number], STORED]]
+    operation = work.begin("attach", becomes)
+    with work.held("event", [source]):
+        holder = Holder("event", invented.event_id(source))
+        await work.store.media.put(invented.picture(number), "image/png", holder, invented.caption(number))
+    work.done(operation, becomes)
+
+
 async def embed(work: Work) -> None:
     """What waits for a vector gets one."""
     if not (waiting := await work.store.vectors.queued(40)):
@@ -188,7 +202,7 @@ async def forget(work: Work) -> None:
     """Some events, of any tier, are forgotten for good, with what was told in them."""
     async with work.forgetting:
         going = work.some(work.free("event"), 40)
-        told = {kind: work.told_in(kind, going) for kind in ("note", "fact")}
+        told = {kind: work.told_in(kind, going) for kind in ("note", "fact", "media")}
         if not going or not all(work.is_free(kind, number) for kind, numbers in told.items() for number in numbers):
             return
         becomes: Listed = [["event", going, FORGOTTEN], *([kind, numbers, ABSENT] for kind, numbers in told.items())]
@@ -205,8 +219,11 @@ async def forget(work: Work) -> None:
 
 async def finish_forgetting(work: Work) -> None:
     """Do what follows the deletion of rows, as a service also does at its start."""
-    if not await work.store.forgetting.is_settled() and await work.store.forgetting.erase():
-        await work.store.forgetting.settle()
+    forgetting = work.store.forgetting
+    if not await forgetting.is_settled():
+        await work.store.media.discard(await forgetting.media())
+        if await forgetting.erase():
+            await forgetting.settle()
 
 
 def _ids(numbers: Iterable[int]) -> tuple[str, ...]:
@@ -236,6 +253,7 @@ OPERATIONS = {
     "tell": Kind(tell, 3),
     "correct": Kind(correct, 2),
     "note": Kind(write_note, 3),
+    "attach": Kind(attach, 2),
     "embed": Kind(embed, 3),
     "forget": Kind(forget, 1),
 }

@@ -80,6 +80,15 @@ class _File:
         if end > self.size:
             self._sizes.append((moment, end))
 
+    def replace(self, moment: int, content: bytes) -> None:
+        """It was written past SQLite, and holds this now."""
+        if self.newest() != content:
+            self.truncate(moment, 0)
+            self.write(moment, 0, content)
+
+    def newest(self) -> bytes:
+        return b"".join(map(self._newest, range(-(-self.size // SECTOR_BYTES))))[: self.size]
+
     def truncate(self, moment: int, size: int) -> None:
         last = -(-max(self.size, len(self.safe)) // SECTOR_BYTES)
         for sector in range(size // SECTOR_BYTES, last):
@@ -135,6 +144,7 @@ class Disk:
         self._cut_at: int | None = None
         self._on_cut: Callable[[], None] = lambda: None
         self._files: dict[str, _File] = {}
+        self._by_others: set[str] = set()
         self._safe_names: dict[str, _File] = {}
         self._renamings: list[tuple[int, str, dict[str, _File | None]]] = []
 
@@ -158,6 +168,8 @@ class Disk:
         :returns: which kind of :class:`Fate` it was
         """
         with self.lock:
+            for path in self._by_others:
+                self._files[path].replace(self._moment, Path(path).read_bytes())
             fate = Fate(dice, self._moment)
             names = self._names_after(fate)
             for path in {*self._files, *self._safe_names, *names}:
@@ -180,9 +192,16 @@ class Disk:
 
     # -- what happens to files ------------------------------------------------------------------------------------
 
-    def see(self, path: str, *, is_new: bool) -> None:
-        """A file is opened; a new one has no safe name yet."""
+    def see(self, path: str, *, is_new: bool, by_others: bool = False) -> None:
+        """A file is opened; a new one has no safe name yet.
+
+        :param by_others: it is not SQLite that writes it, so what it holds is looked up when it matters
+        """
         with self.lock:
+            if by_others:
+                self._by_others.add(path)
+            else:
+                self._by_others.discard(path)
             if path in self._files:
                 return
             self._files[path] = _File(b"" if is_new else Path(path).read_bytes())
@@ -190,6 +209,12 @@ class Disk:
                 self._rename({path: self._files[path]})
             else:
                 self._safe_names[path] = self._files[path]
+
+    def see_before_deletion(self, path: str) -> None:
+        """A file is about to be deleted, which may be the first that is heard of it."""
+        with self.lock:
+            if path not in self._files and os.path.isfile(path):
+                self.see(path, is_new=False, by_others=True)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
         """Bytes were written; the power may go in the middle of it."""
@@ -208,6 +233,8 @@ class Disk:
         with self.lock:
             self._pass()
             if not self.lies and path in self._files:
+                if path in self._by_others:
+                    self._files[path].replace(self._moment, Path(path).read_bytes())
                 self._files[path].sync()
                 if with_folder:
                     self.sync_folder(os.path.dirname(path))
@@ -226,6 +253,7 @@ class Disk:
     def delete(self, path: str) -> None:
         """A file was deleted."""
         with self.lock:
+            self._by_others.discard(path)
             if self._files.pop(path, None) is not None:
                 self._rename({path: None})
             self._pass()
@@ -236,6 +264,8 @@ class Disk:
             if (file := self._files.pop(path, None)) is not None:
                 self._files[target] = file
                 self._rename({target: file, path: None})
+                if path in self._by_others:
+                    self._by_others = (self._by_others - {path}) | {target}
             self._pass()
 
     def fail_if_cut(self) -> None:
@@ -335,9 +365,16 @@ def register(disk: Disk, name: str = "power-cut", *, is_default: bool = False) -
 
 @contextmanager
 def system_calls(disk: Disk) -> Iterator[None]:
-    """Tell a disk of files that the process itself syncs, renames or deletes inside the block."""
-    names = ("fsync", "fdatasync", "replace", "rename", "unlink", "remove")
+    """Tell a disk of files that the process itself makes, syncs, renames or deletes inside the block."""
+    names = ("open", "fsync", "fdatasync", "replace", "rename", "unlink", "remove")
     originals: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in names}
+
+    def open_file(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        with disk.lock:
+            descriptor: int = originals["open"](path, flags, *more, **named)
+            if flags & os.O_EXCL:
+                disk.see(os.path.abspath(path), is_new=True, by_others=True)
+            return descriptor
 
     def sync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -350,10 +387,12 @@ def system_calls(disk: Disk) -> Iterator[None]:
 
     def unlink(path: Any, **more: Any) -> None:
         with disk.lock:
+            target = os.path.abspath(path)
+            disk.see_before_deletion(target)
             originals["unlink"](path, **more)
-            disk.delete(os.path.abspath(path))
+            disk.delete(target)
 
-    for name, replacement in zip(names, (sync, sync, move, move, unlink, unlink), strict=True):
+    for name, replacement in zip(names, (open_file, sync, sync, move, move, unlink, unlink), strict=True):
         setattr(os, name, replacement)
     try:
         yield

@@ -78,7 +78,7 @@ def test_an_import_goes_on_where_the_memory_died(home: Home, tmp_path: Path) -> 
         assert left < LINES, "the import was over before the memory was killed"
         again = home.command("memory", "import", str(file), "--json")
         assert json.loads(again.stdout)["new"] == 0 and json.loads(again.stdout)["known"] == LINES
-    found = inspection.inspect(path)
+    found = inspection.inspect(path, path.with_name("media"))
     in_order = sorted(found.events, key=lambda id: found.events[id][-1])
     assert in_order == [f"line-{number}" for number in range(LINES)]
     # Its vectors are the encoder's, which this inspection knows nothing of.

@@ -12,7 +12,7 @@ import apsw
 
 from memory_service.store.sqlite import SqliteStore
 from tests.chaos.memory import invented
-from tests.chaos.memory.ledger import ABSENT, FORGOTTEN, TIERS, Item, State, fact_state
+from tests.chaos.memory.ledger import ABSENT, FORGOTTEN, STORED, TIERS, Item, State, fact_state
 
 Listed = list[list[Any]]
 """What items become: kind, numbers, state."""
@@ -52,8 +52,8 @@ class Work:
     """The store, and what is in it.
 
     :param say: tells a line to whoever kills this process
-    :param first: by kind of item (``event``, ``note``, ``fact``) the first number that none has yet
-    :ivar sources: by note or fact, the number of the event in which it was told
+    :param first: by kind of item (``event``, ``note``, ``fact``, ``media``) the first number that none has yet
+    :ivar sources: by note, fact or media block, the number of the event in which it was told
     :ivar space: the number of the space in which vectors are
     """
 
@@ -82,6 +82,9 @@ class Work:
         notes = "SELECT id, summary, source_event FROM document WHERE kind = 'note'"
         for id, summary, source in connection.execute(notes):
             self._learn(("note", invented.number_of(id)), int(summary.split()[1]), source)
+        media = "SELECT b.caption, e.id FROM media_block b JOIN event e ON e.number = b.holder"
+        for caption, source in connection.execute(media):
+            self._learn(("media", invented.number_of(caption)), STORED, source)
         facts = (
             "SELECT s.name, json_group_array(o.name), max(r.source) FROM relation r"
             " JOIN entity s ON s.number = r.subject JOIN entity o ON o.number = r.object"
@@ -118,7 +121,7 @@ class Work:
         return sorted(self.dice.sample(numbers, self.dice.randint(1, min(most, len(numbers))))) if numbers else []
 
     def told_in(self, kind: str, events: Iterable[int]) -> list[int]:
-        """Return the notes or facts that were told in any of these events."""
+        """Return the notes, facts or media blocks that belong to any of these events."""
         sources = set(events)
         return [number for (of, number), source in self.sources.items() if of == kind and source in sources]
 
