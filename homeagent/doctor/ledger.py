@@ -64,7 +64,10 @@ class _Ledger:
 
 
 async def _compared(peer: BusPeer) -> Check:
-    ledger = await _compare(peer)
+    try:
+        ledger = await _compare(peer)
+    except HomeAgentError as error:
+        return Check("ledger", FAIL, error.message, error.hint or "")
     values = {"count": ledger.compared, "seconds": int(_COMPARE_S)}
     if ledger.lost:
         return found("ledger", FAIL, "ledger_lost", lost=len(ledger.lost), ids=_some(ledger.lost), **values)
@@ -123,6 +126,8 @@ async def _verified(peer: BusPeer) -> list[Check]:
         report = await verified(peer, _VERIFY_S)
     except TimedOut:
         return [found("memory", WARN, "memory_not_verified", seconds=int(_VERIFY_S))]
+    except HomeAgentError as error:
+        return [Check("memory", FAIL, error.message, error.hint or "")]
     wrong = [check for check in report["checks"] if not check["ok"]]
     if not wrong and report["ok"]:
         return [found("memory", OK, "memory_verified", count=len(report["checks"]))]
