@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from memory_service.graph.model import Fact, Holder, MediaCheck, Telling
 from memory_service.model import Selection
 from memory_service.store import media
 from memory_service.store.abc import Store
-from memory_service.store.sqlite import SqliteStore
 from tests.memory_service.samples import NOON, an_event
 
 OWNER = ("owner",)
@@ -23,14 +21,11 @@ CLEAN = MediaCheck((), (), ())
 T1, T2 = Holder("event", "t1"), Holder("event", "t2")
 
 
-@pytest.fixture(params=[SqliteStore])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    store: Store = request.param.open(tmp_path / "memory.db")
+@pytest.fixture(autouse=True)
+async def events(store: Store) -> None:
     for id in ("t1", "t2"):
         await store.events.append(an_event(id))
     await store.events.append(an_event("anns", sees=("ann",)))
-    yield store
-    await store.close()
 
 
 def files(folder: Path) -> list[Path]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,8 +10,6 @@ from homeagent_sdk.errors import Invalid, NotFound
 from memory_service.graph.model import Fact, Observed, Telling
 from memory_service.graph.scene_keys import HALF_LIFE_S, MAX_FEATURES, fingerprint, key_of, similarity
 from memory_service.store.abc import Store
-from memory_service.store.scenes import SqliteScenes
-from memory_service.store.sqlite import SqliteStore
 from tests.memory_service.samples import NOON, an_event
 
 OWNER = ("owner",)
@@ -34,12 +31,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=[SqliteStore])
-async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    store = request.param.open(tmp_path / "memory.db")
-    store.scenes = SqliteScenes(store._database, clock)
-    yield store
-    await store.close()
+@pytest.fixture
+def store(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(store.scenes, "_now", clock)
+    return store
 
 
 async def see(store: Store, features: Iterable[str], audience: tuple[str, ...] = OWNER) -> Observed:
