@@ -272,6 +272,37 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at to see whether the store is whole.
+
+    :ivar name: what holds if it is, in words with underscores
+    :ivar count: how often it does not
+    :ivar examples: some of what it does not hold for: ids, numbers, or what the medium says
+    """
+
+    name: str
+    count: int
+    examples: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it always holds."""
+        return self.count == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a look at everything that is stored has found."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is whole."""
+        return all(check.ok for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """What is to be forgotten: what the ids name or, without ids, that for which all other conditions hold.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -26,6 +27,9 @@ _NOTE_COLUMNS = (
     " d.content, d.summary, d.tags, d.source_event"
 )
 _WEIGHTS = "bm25(1.0, 1.0, 1.0)"
+_INSERT_WORDS = "INSERT INTO document_words (rowid, summary, content, tags) VALUES (?, ?, ?, ?)"
+_Words = tuple[str, str, str]
+"""Of a note's summary, content and tags."""
 
 
 class SqliteDocuments:
@@ -44,7 +48,8 @@ class SqliteDocuments:
 
     async def write_note(self, note: Note) -> bool:
         """Store a note; see :class:`memory_service.store.abc.DocumentStore`."""
-        return await self._database.write(lambda connection: _write_note(connection, note))
+        words = await asyncio.to_thread(_words, note.summary, note.content, note.tags)
+        return await self._database.write(lambda connection: _write_note(connection, note, words))
 
     async def get(self, ids: Collection[str]) -> tuple[Document, ...]:
         """Return documents; see :class:`memory_service.store.abc.DocumentStore`."""
@@ -127,7 +132,21 @@ def _bring_back(connection: apsw.Connection, events: Collection[str]) -> tuple[s
     return tuple(id for _, id, _ in moving)
 
 
-def _write_note(connection: apsw.Connection, note: Note) -> bool:
+def _words(summary: str, content: str, tags: Sequence[str]) -> _Words:
+    return written(summary), written(content), written(" ".join(tags))
+
+
+def write_words_anew(connection: apsw.Connection, numbers: Sequence[int]) -> None:
+    """Write the words of notes into the index as if for the first time."""
+    notes = "SELECT number, summary, content, tags FROM document WHERE kind = 'note' AND number IN"
+    for number, summary, content, tags in list(
+        connection.execute(f"{notes} (SELECT value FROM json_each(?))", (json.dumps(list(numbers)),))
+    ):
+        connection.execute("DELETE FROM document_words WHERE rowid = ?", (number,))
+        connection.execute(_INSERT_WORDS, (number, *_words(summary, content, json.loads(tags))))
+
+
+def _write_note(connection: apsw.Connection, note: Note, words: _Words) -> bool:
     audience = intern(connection, note.visible_to, note.shared)
     tags = json.dumps(note.tags, ensure_ascii=False)
     old = connection.execute(
@@ -151,10 +170,7 @@ def _write_note(connection: apsw.Connection, note: Note) -> bool:
         )
         connection.execute("DELETE FROM document_words WHERE rowid = ?", (number,))
         connection.execute("DELETE FROM vector WHERE kind = 'document' AND item = ?", (number,))
-    connection.execute(
-        "INSERT INTO document_words (rowid, summary, content, tags) VALUES (?, ?, ?, ?)",
-        (number, written(note.summary), written(note.content), written(" ".join(note.tags))),
-    )
+    connection.execute(_INSERT_WORDS, (number, *words))
     connection.execute("INSERT OR IGNORE INTO embedding_queue VALUES ('document', ?)", (number,))
     return True
 

@@ -43,10 +43,13 @@ def write_all_words(connection: apsw.Connection) -> None:
         write_words(connection, number, words)
 
 
-def words_of_numbers(connection: apsw.Connection, numbers: Sequence[int]) -> list[tuple[int, Words]]:
-    """Cut the texts of stored events."""
+def write_words_anew(connection: apsw.Connection, numbers: Sequence[int]) -> None:
+    """Write the words of stored events into the index as if for the first time."""
     chosen = json.dumps(list(numbers))
-    return list(_of_rows(connection.execute(f"{_TEXTS} WHERE number IN (SELECT value FROM json_each(?))", (chosen,))))
+    found = list(connection.execute(f"{_TEXTS} WHERE number IN (SELECT value FROM json_each(?))", (chosen,)))
+    for number, words in _of_rows(found):
+        connection.execute("DELETE FROM event_words WHERE rowid = ?", (number,))
+        write_words(connection, number, words)
 
 
 def _of_rows(found: Iterable[tuple[int, str, str, str, str, float]]) -> Iterator[tuple[int, Words]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import apsw
 
-from memory_service.model import Stats
+from memory_service.model import Report, Stats
 from memory_service.store.database import Database
 from memory_service.store.describe import describe
+from memory_service.store.repair import repair
+from memory_service.store.verify import verify
 
 
 class SqliteUpkeep:
@@ -25,6 +27,14 @@ class SqliteUpkeep:
     async def describe(self, id: str) -> Mapping[str, Any] | None:
         """Describe an item; see :class:`memory_service.store.abc.Upkeep`."""
         return await self._database.read(lambda connection: describe(connection, id))
+
+    async def verify(self, progress: Callable[[int, int], None]) -> Report:
+        """Look at everything; see :class:`memory_service.store.abc.Upkeep`."""
+        return await verify(self._database.path, progress)
+
+    async def repair(self) -> Mapping[str, int]:
+        """Make anew what is derived; see :class:`memory_service.store.abc.Upkeep`."""
+        return await repair(self._database)
 
     def _count(self, connection: apsw.Connection) -> Stats:
         tiers = dict(connection.execute("SELECT tier, count(*) FROM event GROUP BY tier"))
