@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from homeagent_sdk.bus.abc import BusPeer, CallContext
@@ -10,13 +12,13 @@ from homeagent_sdk.errors import NotFound
 from memory_service.fields import Fields
 from memory_service.forgetting import Forgetting
 from memory_service.importing import Importing
-from memory_service.model import Selection
+from memory_service.model import Report, Selection
 from memory_service.requests import checked_time
 from memory_service.store.abc import Store
 
 
 class OperatorMethods:
-    """Serves ``memory.import``, ``show``, ``known`` and ``forget``; the hub lets only the operator call them."""
+    """Serves ``memory.import``, ``show``, ``verify``, ``known`` and ``forget``; the hub lets the operator call them."""
 
     def __init__(self, peer: BusPeer, store: Store, importing: Importing, forgetting: Forgetting) -> None:
         self._peer = peer
@@ -29,6 +31,7 @@ class OperatorMethods:
         self._peer.serve("memory.import", self.take)
         self._peer.serve("memory.show", self.show)
         self._peer.serve("memory.known", self.known)
+        self._peer.serve_stream("memory.verify", self.verify)
         self._peer.serve("memory.forget", self.forget)
 
     async def take(self, body: Any, context: CallContext) -> dict[str, int]:
@@ -48,6 +51,27 @@ class OperatorMethods:
             raise NotFound(text("memory.was_forgotten", id=id), field="id")
         raise NotFound(text("memory.no_such_item", id=id), field="id", hint=text("memory.no_such_item_hint"))
 
+    async def verify(self, body: Any, context: CallContext) -> AsyncIterator[dict[str, Any]]:
+        """Look at everything that is stored: yields how far it is, and the report last."""
+        loop, news, done = asyncio.get_running_loop(), asyncio.Event(), (0, 0)
+
+        def tell(checked: int, of: int) -> None:
+            nonlocal done
+            done = (checked, of)
+            loop.call_soon_threadsafe(news.set)
+
+        verifying = asyncio.create_task(self._store.upkeep.verify(tell))
+        verifying.add_done_callback(lambda _: news.set())
+        try:
+            while not verifying.done():
+                await news.wait()
+                news.clear()
+                yield {"checked": done[0], "of": done[1]}
+            yield _report_body(await verifying)
+        finally:
+            verifying.cancel()
+            await asyncio.gather(verifying, return_exceptions=True)
+
     async def known(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Say which of some ids no event has; those that were forgotten are told apart."""
         ids = Fields(body).names("ids")
@@ -62,6 +86,14 @@ class OperatorMethods:
         if fields.take("dry_run", bool, False):
             return await self._forgetting.preview(selection)
         return await self._forgetting.forget(selection)
+
+
+def _report_body(report: Report) -> dict[str, Any]:
+    checks = [
+        {"name": check.name, "ok": check.ok, "count": check.count, "examples": list(check.examples)}
+        for check in report.checks
+    ]
+    return {"ok": report.ok, "checks": checks}
 
 
 def parse_selection(fields: Fields) -> Selection:

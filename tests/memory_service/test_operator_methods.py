@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from memory_service.conversation_log import ConversationLog
 from memory_service.forgetting import Forgetting
 from memory_service.graph.model import Holder
 from memory_service.importing import Importing
-from memory_service.model import Note
+from memory_service.model import Check, Note, Report
 from memory_service.operator_methods import OperatorMethods
 from memory_service.store.abc import Store
 from tests.memory_service.samples import NOON, an_event
@@ -197,6 +199,39 @@ async def test_the_ledger_asks_what_is_missing(service: Service) -> None:
     await service.call("memory.forget", {"ids": ["e2"]})
     answer = await service.call("memory.known", {"ids": ["e1", "e2", "e3"]})
     assert answer == {"missing": ["e3"], "forgotten": ["e2"]}
+
+
+async def test_verifying_tells_how_far_it_is_and_what_it_found(
+    service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def verify(progress: Callable[[int, int], None]) -> Report:
+        await asyncio.to_thread(progress, 1, 2)
+        await asyncio.sleep(0)
+        progress(2, 2)
+        return Report((Check("words", 0, ()), Check("orphans", 2, ("v1", "v2"))))
+
+    monkeypatch.setattr(store.upkeep, "verify", verify)
+    *progress, report = [item async for item in service.operator.stream("memory.verify", {})]
+    assert progress and progress[-1] == {"checked": 2, "of": 2}
+    assert report == {
+        "ok": False,
+        "checks": [
+            {"name": "words", "ok": True, "count": 0, "examples": []},
+            {"name": "orphans", "ok": False, "count": 2, "examples": ["v1", "v2"]},
+        ],
+    }
+
+
+async def test_a_check_that_breaks_off_says_why(
+    service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def verify(progress: Callable[[int, int], None]) -> Report:
+        raise Unavailable("the disk is gone")
+
+    monkeypatch.setattr(store.upkeep, "verify", verify)
+    with pytest.raises(Unavailable, match="the disk is gone"):
+        async for _ in service.operator.stream("memory.verify", {}):
+            pass
 
 
 # -- forget -----------------------------------------------------------------------------------------------------------
