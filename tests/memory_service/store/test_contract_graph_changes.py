@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from homeagent_sdk.errors import Invalid, NotFound
-from memory_service.graph.model import (
-    Correction,
-    Criteria,
-)
+from memory_service.graph.model import Correction, Criteria, Fact
 from memory_service.model import Selection
 from memory_service.store.abc import Store
 from memory_service.words.question import terms
@@ -209,3 +208,38 @@ async def test_forgetting_revives_no_fact_that_holds_already(store: Store) -> No
     await commit(store, "Ann | lives in | Paris", telling=told(source="t3"))
     await store.forgetting.delete(Selection(ids=("t2",)))
     assert await said(store, "ann") == ["Ann lives in Paris"]
+
+
+async def test_whatever_is_done_the_store_stays_in_order(store: Store) -> None:
+    dice = random.Random(3)
+    names, people = [f"name{n}" for n in range(12)], ("owner", "ann")
+
+    def some() -> tuple[str, str, str]:
+        subject, object = dice.sample(names, 2)
+        return subject, dice.choice(["knows", "likes"]), object
+
+    for number in range(250):
+        turn, who = f"t{number}", (dice.choice(people),)
+        telling = told(*who, source=turn, time=NOON + number)
+        what = dice.choice(["commit", "commit", "commit", "edit", "merge", "delete", "purge", "forget"])
+        try:
+            if what == "commit":
+                scenes = ("moves",) if number % 3 == 0 else ()
+                await store.graph.commit([Fact(*some(), scenes=scenes) for _ in range(3)], telling)
+                await store.events.append(an_event(turn, sees=who, principal=who[0]))
+            elif what == "edit":
+                await store.graph.edit(Correction(some(), (None, None, dice.choice(names))), telling, who)
+            elif what == "merge":
+                await store.graph.merge(*dice.sample(names, 2), who)
+            elif what == "delete":
+                await store.graph.delete_entity(dice.choice(names), who, hard=number % 2 == 0)
+            elif what == "purge":
+                subject, type, _ = some()
+                await store.graph.purge(Criteria(subject=subject, type=type), who, hard=number % 2 == 0)
+            else:
+                await store.forgetting.delete(Selection(ids=(f"t{dice.randrange(number + 1)}",)))
+        except (NotFound, Invalid):
+            continue
+    report = await store.upkeep.verify(lambda done, of: None)
+    assert report.ok, [check for check in report.checks if not check.ok]
+    assert (await store.graph.introspect(None)).relations > 5
