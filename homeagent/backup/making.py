@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -31,6 +32,7 @@ Watch = Callable[[str, int, int], None]
 
 LIMIT_S: Final = 6 * 3600.0
 """A backup that takes longer is given up."""
+_NICENESS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ async def make(data: DataDir, request: Request, watch: Watch) -> Manifest:
 
 async def _in_thread(draft: Draft, work: Callable[[], T]) -> T:
     """Run work in a thread; if this is cancelled, the work is told, and waited for, before anything is removed."""
-    task = asyncio.create_task(asyncio.to_thread(work))
+    task = asyncio.create_task(asyncio.to_thread(_give_way, work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -84,6 +86,13 @@ async def _in_thread(draft: Draft, work: Callable[[], T]) -> T:
         if not task.cancelled():
             task.exception()  # whatever it is: the person has given up
         raise
+
+
+def _give_way(work: Callable[[], T]) -> T:
+    """Run work in this thread with little priority: checking takes a processor, which turns may need."""
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
+    return work()
 
 
 # -- from running services --------------------------------------------------------------------------------------------

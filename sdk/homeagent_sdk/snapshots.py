@@ -102,7 +102,8 @@ class Snapshot:
             return
         with closing(type(self._connection)(str(target))) as copy:
             # A copy that is not whole is thrown away: there is nothing to roll back to.
-            copy.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY")
+            for setting in ("journal_mode = OFF", "synchronous = OFF", "temp_store = MEMORY"):
+                list(copy.execute(f"PRAGMA {setting}"))
             yield from self._step_through(copy, target)
 
     def _step_through(self, copy: Any, target: Path) -> Iterator[int]:
