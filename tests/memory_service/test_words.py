@@ -221,4 +221,4 @@ def test_the_dictionary_loads_silently_into_its_own_folder(tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
     assert done.stdout.split() == ["我", "喜欢", "静安", "安寺", "静安寺"]
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["jieba.cache"]
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["words.dictionary"]
