@@ -18,7 +18,7 @@ from memory_service.store.abc import Store
 
 
 class OperatorMethods:
-    """Serves ``memory.import``, ``show``, ``verify``, ``known`` and ``forget``; the hub lets the operator call them."""
+    """Serves ``memory.import``, ``show``, ``verify``, ``repair``, ``known``, ``forget``: for the operator alone."""
 
     def __init__(self, peer: BusPeer, store: Store, importing: Importing, forgetting: Forgetting) -> None:
         self._peer = peer
@@ -32,6 +32,7 @@ class OperatorMethods:
         self._peer.serve("memory.show", self.show)
         self._peer.serve("memory.known", self.known)
         self._peer.serve_stream("memory.verify", self.verify)
+        self._peer.serve("memory.repair", self.repair)
         self._peer.serve("memory.forget", self.forget)
 
     async def take(self, body: Any, context: CallContext) -> dict[str, int]:
@@ -71,6 +72,10 @@ class OperatorMethods:
         finally:
             verifying.cancel()
             await asyncio.gather(verifying, return_exceptions=True)
+
+    async def repair(self, body: Any, context: CallContext) -> dict[str, Any]:
+        """Make anew what is only derived from what is stored, and drop what belongs to nothing."""
+        return {"repaired": dict(await self._store.upkeep.repair())}
 
     async def known(self, body: Any, context: CallContext) -> dict[str, Any]:
         """Say which of some ids no event has; those that were forgotten are told apart."""

@@ -58,6 +58,7 @@ METHODS: Final[dict[str, frozenset[str]]] = {
     "memory.known": frozenset({KERNEL, OPERATOR}),
     "memory.forget": frozenset({OPERATOR}),
     "memory.verify": frozenset({OPERATOR}),
+    "memory.repair": frozenset({OPERATOR}),
     "memory.stats": frozenset({KERNEL, OPERATOR}),
     "memory.snapshot": frozenset({KERNEL}),
     "memory.health": frozenset({KERNEL, OPERATOR}),

@@ -335,6 +335,13 @@ def test_verifying_fails_when_a_check_does(homeagent: Command, system: FakeSyste
     assert homeagent("memory", "verify").exit_code == 1
 
 
+def test_repairing_comes_before_verifying(homeagent: Command, system: FakeSystem) -> None:
+    system.answer("memory.repair", {"repaired": {"words": 3}})
+    ended = homeagent("memory", "verify", "--repair", "--json")
+    assert ended.exit_code == 0 and ended.json["ok"] and "words, 3 rows" in ended.stderr
+    assert [method for method, _ in system.calls] == ["memory.repair", "memory.verify"]
+
+
 # -- forget -----------------------------------------------------------------------------------------------------------
 
 JOURNAL = {"turns": 1, "unfinished": 0, "earlier": 0, "erased": True}

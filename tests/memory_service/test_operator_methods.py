@@ -222,6 +222,16 @@ async def test_verifying_tells_how_far_it_is_and_what_it_found(
     }
 
 
+async def test_what_is_only_derived_is_made_anew(service: Service, store: Any) -> None:
+    await service.call("memory.import", {"events": [a_line("e1", "cake")]})
+    await store._database.write(lambda connection: connection.execute("DELETE FROM event_words") and None)
+    *_, report = [item async for item in service.operator.stream("memory.verify", {})]
+    assert not report["ok"]
+    assert sum((await service.call("memory.repair", {}))["repaired"].values()) > 0
+    *_, report = [item async for item in service.operator.stream("memory.verify", {})]
+    assert report["ok"]
+
+
 async def test_a_check_that_breaks_off_says_why(
     service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ from homeagent.verification import verified
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.paths import DataDir
 
+RepairOption = Annotated[bool, typer.Option("--repair", help=text("command.option_repair"))]
+
 _VERIFY_S = 3_600.0
 
 
@@ -22,12 +24,16 @@ def add_to(group: typer.Typer) -> None:
     group.command("verify", help=text("command.help_memory_verify"))(_verify)
 
 
-def _verify(data_dir_: DataDirOption = None, as_json: JsonOption = False) -> None:
-    run(lambda: _show(data_dir(data_dir_), as_json))
+def _verify(repair: RepairOption = False, data_dir_: DataDirOption = None, as_json: JsonOption = False) -> None:
+    run(lambda: _show(data_dir(data_dir_), repair, as_json))
 
 
-async def _show(data: DataDir, as_json: bool) -> int:
+async def _show(data: DataDir, repair: bool, as_json: bool) -> int:
     async with operator(data) as peer:
+        if repair:
+            repaired = (await peer.call("memory.repair", {}, timeout_s=_VERIFY_S))["repaired"]
+            for check, count in repaired.items():
+                tell(text("command.memory_repaired", check=check, count=count))
         report = await verified(peer, _VERIFY_S)
     if as_json:
         write_json(report)
