@@ -7,8 +7,10 @@ import random
 
 import pytest
 
-from memory_service.model import Search, Term, ToolResult
+from memory_service.model import Search, Term, ToolResult, estimated_tokens
 from memory_service.store.abc import Store
+from memory_service.words.question import terms
+from memory_service.words.segmenter import Segmenter
 from memory_service.words.stem import stem
 from tests.memory_service.samples import NOON, an_event
 
@@ -176,3 +178,106 @@ async def test_reading_does_not_wait_for_writing(store: Store) -> None:
 
 async def test_health_says_running(store: Store) -> None:
     assert store.health()["state"] == "running"
+
+
+async def test_many_are_stored_in_order_and_those_known_are_left_as_they_are(store: Store) -> None:
+    await store.events.append(an_event("e3", "the first word on it"))
+    events = [an_event(f"e{n}", f"word{n} common", time=NOON + n) for n in range(300)]
+    assert await store.events.append_many(events) == 299
+    assert await store.events.append_many(events) == 0
+    assert (await store.upkeep.stats()).events == 300
+    assert (await store.events.get(["e3"]))[0].input == "the first word on it"
+    assert [event.id for _, event in await store.log.following(1, 3, 1_000)] == ["e0", "e1", "e2"]
+    assert await store.events.append_many([]) == 0
+
+
+async def test_the_same_id_twice_in_one_call_is_stored_once(store: Store) -> None:
+    assert await store.events.append_many([an_event("e1", "one"), an_event("e1", "two"), an_event("e2")]) == 2
+    assert (await store.events.get(["e1"]))[0].input == "one"
+
+
+async def test_the_same_events_from_many_callers_at_once_are_stored_once(store: Store) -> None:
+    events = [an_event(f"e{n}", f"word{n}") for n in range(60)]
+    counts = await asyncio.gather(
+        *(store.events.append_many(events) for _ in range(4)), *(store.events.append(event) for event in events)
+    )
+    assert sum(counts) == 60
+    assert (await store.upkeep.stats()).events == 60
+
+
+async def test_live_appends_go_before_what_is_stored_in_bulk(store: Store) -> None:
+    bulk = asyncio.ensure_future(
+        store.events.append_many([an_event(f"b{n}", "many words of an import " * 20) for n in range(400)])
+    )
+    for n in range(5):
+        assert await store.events.append(an_event(f"live{n}", "hello"))
+        assert not bulk.done()
+    assert await bulk == 400
+
+
+async def test_very_long_and_very_short_events_come_in_one_call(store: Store) -> None:
+    sizes = [0, 1, 200_000, 5, 50_000, 0, 3]
+    events = [an_event(f"e{n}", "long " * size) for n, size in enumerate(sizes)]
+    assert await store.events.append_many(events) == len(events)
+    found = {event.id: event for event in await store.events.get([event.id for event in events])}
+    assert all(found[event.id] == event for event in events)
+
+
+async def test_events_come_back_oldest_first_and_unknown_ids_are_left_out(store: Store) -> None:
+    for n in (2, 0, 1):
+        await store.events.append(an_event(f"e{n}", time=NOON + n))
+    assert [event.id for event in await store.events.get(["e1", "absent", "e2", "e0"])] == ["e0", "e1", "e2"]
+    assert await store.events.missing(["e1", "absent", "e2"]) == ("absent",)
+    assert await store.events.get([]) == () and await store.events.missing([]) == ()
+
+
+async def test_by_number_shows_only_what_the_audience_may_see(store: Store) -> None:
+    for id, sees in (("ann's", ("ann",)), ("both's", ("ann", "bea")), ("all's", ())):
+        await store.events.append(an_event(id, sees=sees))
+    numbers = range(100)
+    for audience, expected in (
+        (("ann",), {"ann's", "both's", "all's"}),
+        (("ann", "bea"), {"both's", "all's"}),
+        (("nobody",), {"all's"}),
+        (None, {"ann's", "both's", "all's"}),
+    ):
+        found = await store.events.by_number(numbers, audience)
+        assert {event.id for event in found.values()} == expected
+
+
+async def test_the_context_is_one_persons_newest_first_and_only_what_all_may_see(store: Store) -> None:
+    await store.events.append(an_event("old", "four", principal="ann", sees=("ann",), time=NOON))
+    await store.events.append(an_event("new", "twelve more letters", "yes", principal="ann", sees=(), time=NOON + 60))
+    await store.events.append(an_event("between", principal="ann", sees=("ann", "bea"), time=NOON + 30))
+    await store.events.append(an_event("bea's", principal="bea", sees=(), time=NOON + 90))
+    for audience, expected in (
+        (("ann",), ["new", "between", "old"]),
+        (("ann", "bea"), ["new", "between"]),
+        (("carl",), ["new"]),
+    ):
+        found = await store.events.in_context("ann", audience, 10)
+        assert [item.id for item in found] == expected
+    (newest,) = await store.events.in_context("ann", ("ann",), 1)
+    assert (newest.channel, newest.conversation, newest.time) == ("webui", "c1", NOON + 60)
+    assert newest.tokens == estimated_tokens("twelve more letters") + estimated_tokens("yes")
+    assert (await store.events.by_number([newest.number], None))[newest.number].id == "new"
+
+
+async def test_given_events_are_weighed_by_their_words(store: Store) -> None:
+    for id, text in (("one", "the cat slept"), ("two", "the cat slept on the sofa"), ("none", "a dog")):
+        await store.events.append(an_event(id, text))
+    numbers = {event.id: number for number, event in (await store.events.by_number(range(10), None)).items()}
+    weights = await store.events.relevance(words("cat", "sofa"), numbers.values())
+    assert set(weights) == {numbers["one"], numbers["two"]}
+    assert weights[numbers["two"]] > weights[numbers["one"]]
+    assert await store.events.relevance(words("cat"), [numbers["none"]]) == {}
+
+
+async def test_a_day_written_in_a_text_is_found_by_any_spelling(store: Store, segmenter: Segmenter) -> None:
+    await store.events.append(an_event("zh", "我们5月7日去看海", time=NOON + 30 * 86_400))
+    await store.events.append(an_event("en", "we go on May 7th, if it is warm", time=NOON + 30 * 86_400))
+    await store.events.append(an_event("other", "we go on May 8th", time=NOON + 30 * 86_400))
+    for question in ("5月7日", "what was on May 7?", "7 May", "５月７号"):
+        search = await store.events.find(terms(question, segmenter), ("owner",), (), 10)
+        assert {"zh", "en"} <= set(ids(search))
+        assert "other" not in ids(search)[:2]
