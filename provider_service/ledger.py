@@ -182,7 +182,9 @@ class Ledger:
         # The system's temporary folder is out of reach for a confined process.
         connection.execute("PRAGMA temp_store=MEMORY")
         self._path.chmod(0o600)
-        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -512")
+        # One at a time: of several statements in one call, those after the first that gives a row are not run.
+        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -512"):
+            connection.execute(f"PRAGMA {setting}").fetchall()
         backup = self._path.with_name("usage.before-migration.db")
         migrate(connection, MIGRATIONS, before=lambda: _back_up(connection, backup))
         connection.execute("DELETE FROM calls WHERE time < ?", (time.time() - KEPT_S,))

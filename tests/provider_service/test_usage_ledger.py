@@ -121,3 +121,12 @@ async def test_recording_takes_no_time(tmp_path):
     # Measured 4 µs each; 100 µs would still be nothing beside a call.
     assert time.thread_time() - started < 0.1
     await ledger.close()
+
+
+def test_every_setting_of_the_connection_is_in_force(tmp_path):
+    connection = Ledger(tmp_path / "usage.db")._connect()
+    settings = {
+        name: connection.execute(f"PRAGMA {name}").get for name in ("journal_mode", "synchronous", "cache_size")
+    }
+    connection.close()
+    assert settings == {"journal_mode": "wal", "synchronous": 1, "cache_size": -512}
