@@ -67,6 +67,16 @@ def memory(system: FakeSystem, monkeypatch: pytest.MonkeyPatch) -> Memory:
     return Memory(system)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["stats"], ["verify"], ["show", "e1"], ["search", "q"], ["forget", "e1"], ["import", "-"]],
+    ids=" ".join,
+)
+def test_when_nothing_runs_the_exit_code_is_4(homeagent: Command, arguments: list[str]) -> None:
+    ended = homeagent("memory", *arguments)
+    assert ended.exit_code == 4 and ended.stdout == "" and "`homeagent up`" in ended.stderr
+
+
 # -- import -----------------------------------------------------------------------------------------------------------
 
 
