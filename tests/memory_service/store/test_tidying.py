@@ -1,0 +1,153 @@
+"""Merging and checkpoints happen between pieces of work, and hold nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from pathlib import Path
+
+import apsw
+import pytest
+
+from memory_service.store.connection import open_for_reading, open_for_writing
+from memory_service.store.sqlite import SqliteStore
+from memory_service.store.tidying import Tidying
+from memory_service.store.writer import Writer
+from tests.memory_service.samples import an_event
+
+PAGE = 4_096
+
+
+def segments(path: Path) -> int:
+    connection = open_for_reading(path)
+    count = int(connection.execute("SELECT count(DISTINCT segid) FROM event_words_idx").get)
+    connection.close()
+    return count
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what another thread does has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def test_word_indexes_are_merged_when_nothing_is_to_be_done(store: SqliteStore, tmp_path: Path) -> None:
+    for n in range(60):
+        await store.events.append(an_event(f"e{n}", f"word{n} common"))
+    await until(lambda: segments(tmp_path / "memory.db") < 8)
+
+
+@pytest.fixture
+async def small_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
+    """A store that copies its log when that has 100 pages."""
+    monkeypatch.setattr(Tidying.__init__, "__kwdefaults__", {"log_pages": 100})
+    store = SqliteStore.open(tmp_path / "memory.db")
+    yield store
+    await store.close()
+
+
+def log_size(folder: Path) -> int:
+    return (folder / "memory.db-wal").stat().st_size
+
+
+def generation(folder: Path) -> int:
+    """How often the log began anew: in its header."""
+    return int.from_bytes((folder / "memory.db-wal").read_bytes()[12:16], "big")
+
+
+async def test_the_log_begins_anew_while_events_are_stored(small_log: SqliteStore, tmp_path: Path) -> None:
+    for n in range(20):
+        await small_log.events.append_many([an_event(f"e{n}-{m}", f"word{m} " * 50) for m in range(50)])
+    assert generation(tmp_path) > 2
+    assert log_size(tmp_path) < 1_500 * PAGE
+
+
+async def test_a_question_that_runs_long_lets_it_grow_and_afterwards_it_begins_anew(
+    small_log: SqliteStore, tmp_path: Path
+) -> None:
+    other = open_for_reading(tmp_path / "memory.db")
+    other.execute("BEGIN")
+    other.execute("SELECT count(*) FROM event").fetchall()
+    await small_log.events.append_many([an_event(f"e{n}", f"word{n} " * 200) for n in range(300)])
+    grown = log_size(tmp_path)
+    assert grown > 200 * PAGE
+    other.execute("COMMIT")
+    other.close()
+
+    before = generation(tmp_path)
+    async with asyncio.timeout(20):
+        for n in count():
+            await small_log.events.append(an_event(f"more{n}", f"word{n} " * 200))
+            if generation(tmp_path) != before:
+                break
+
+
+async def test_bulk_work_and_tidying_take_turns_and_live_work_goes_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    done: list[str] = []
+    started, held = threading.Event(), threading.Event()
+
+    def hold(_: apsw.Connection) -> None:
+        started.set()
+        held.wait(10)
+
+    def tidy(_: apsw.Connection) -> bool:
+        done.append("tidied")
+        return done.count("tidied") < 4
+
+    writer = Writer(open_for_writing(path), path, tidy=tidy)
+    try:
+        first = writer.submit(hold)
+        started.wait(10)
+        work = [writer.submit(lambda _, n=n: done.append(f"bulk{n}"), bulk=True) for n in range(3)]
+        work.append(writer.submit(lambda _: done.append("live")))
+        held.set()
+        for future in (first, *work):
+            await asyncio.wrap_future(future)
+        await until(lambda: done.count("tidied") >= 4)
+    finally:
+        writer.close()
+    assert done[:6] == ["live", "bulk0", "tidied", "bulk1", "tidied", "bulk2"]
+
+
+async def test_a_failure_of_tidying_is_told_and_ends_with_the_next_success(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    fails = [True]
+
+    def tidy(_: apsw.Connection) -> bool:
+        if fails.pop() if fails else False:
+            raise apsw.FullError("no room")
+        return False
+
+    writer = Writer(open_for_writing(path), path, tidy=tidy)
+    try:
+        await asyncio.wrap_future(writer.submit(lambda _: None))
+        await until(lambda: writer.failure is not None)
+        assert str(path) in str(writer.failure)
+        await asyncio.wrap_future(writer.submit(lambda _: None))
+        assert writer.failure is None
+    finally:
+        writer.close()
+
+
+async def test_a_failure_while_the_log_is_copied_is_told(
+    small_log: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> apsw.Connection:
+        raise apsw.IOError("broken")
+
+    monkeypatch.setattr("memory_service.store.tidying.open_for_reading", fail)
+    await small_log.events.append_many([an_event(f"e{n}", f"word{n} " * 300) for n in range(100)])
+
+    async def failed() -> bool:
+        await small_log.events.append(an_event(f"x{len(tried)}"))
+        tried.append(1)
+        await asyncio.sleep(0.01)
+        return small_log.health()["state"] == "failed"
+
+    tried: list[int] = []
+    async with asyncio.timeout(20):
+        while not await failed():
+            pass
