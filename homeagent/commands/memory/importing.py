@@ -156,21 +156,27 @@ async def _sent(peer: BusPeer, lines: Lines) -> AsyncIterator[tuple[Counts, int]
 
 
 async def _landed(peer: BusPeer, flying: deque[_Flight]) -> tuple[Counts, int]:
-    """Wait for the first batch. If it failed, those behind it wait until it has been sent again."""
+    """Wait for the first batch. If it failed, those behind it are called back, and follow once it has been sent again.
+
+    One that was sent when the memory service was gone already would otherwise be the first that the next one gets.
+    """
     first = flying.popleft()
     try:
         return await first.task, first.done
     except _PASSING as error:
+        for flight in flying:
+            flight.task.cancel()
         await asyncio.gather(*(flight.task for flight in flying), return_exceptions=True)
         counts = await _send_again(peer, first.batch, error)
         for flight in flying:
-            if flight.task.exception() is not None:
+            if flight.task.cancelled() or flight.task.exception() is not None:
                 flight.task = asyncio.create_task(_send(peer, flight.batch))
         return counts, first.done
 
 
 async def _send(peer: BusPeer, batch: Batch) -> Counts:
-    counts: Counts = await peer.call("memory.import", {"events": batch}, timeout_s=_CALL_S, idempotent=True)
+    # Not repeated by the bus, although it could be: each call would come back when it likes, and not in its order.
+    counts: Counts = await peer.call("memory.import", {"events": batch}, timeout_s=_CALL_S)
     return counts
 
 
