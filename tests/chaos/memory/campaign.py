@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from homeagent_sdk.errors import HomeAgentError
+from memory_service.model import Report
 from memory_service.store.sqlite import SqliteStore
 from tests.chaos.memory import inspection, invented, old_database
 from tests.chaos.memory.ledger import Ledger
@@ -31,6 +32,9 @@ from tests.chaos.memory.workload import POWER_CUT, Cut, Orders
 
 OPENING = "opening"
 """The store is opened: made, moved to a newer schema, or recovered after the last kill."""
+
+VERIFY = "the store's own check"
+"""What a problem begins with that the store itself has found."""
 
 AIMS = (OPENING, *OPERATIONS)
 _ROOT = Path(__file__).resolve().parents[3]
@@ -191,10 +195,13 @@ class Campaign:
             if not file.name.endswith(("-shm", ".lock")):
                 shutil.copyfile(file, copy / file.name)
         try:
-            asyncio.run(_opened(copy / self._path.name))
+            report = asyncio.run(_verified(copy / self._path.name))
         except HomeAgentError as error:
             yield f"the store does not open any more: {error.message}"
             return
+        for check in report.checks:
+            if check.count:
+                yield f"{VERIFY}: {check.name}: {check.count}, such as {check.examples}"
         found = inspection.inspect(copy / self._path.name, self._path.with_name("media"))
         yield from found.problems
         yield from self._ledger.balance(found)
@@ -264,9 +271,12 @@ class _Lines:
             self.failures.append(line["error"])
 
 
-async def _opened(path: Path) -> None:
+async def _verified(path: Path) -> Report:
     store = SqliteStore.open(path)
-    await store.close()
+    try:
+        return await store.upkeep.verify(lambda done, of: None)
+    finally:
+        await store.close()
 
 
 def _pause(seconds: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.memory.campaign import OPENING, Campaign
+from tests.chaos.memory.campaign import OPENING, VERIFY, Campaign
 from tests.chaos.memory.faults import FAULTS
 
 pytestmark = pytest.mark.chaos
@@ -30,21 +30,32 @@ CAUGHT = {
 """How each is looked for, in which operation, and what is said of it; where that is chance, nothing."""
 
 
+STORE_SEES = {
+    "archived in two transactions",
+    "words in a second transaction",
+    "no words of some events",
+    "no place in the queue",
+}
+"""What the store's own check must find as well: what is missing that nobody but a ledger knows of, it cannot."""
+
+
 def test_every_fault_has_a_test() -> None:
-    assert CAUGHT.keys() == FAULTS.keys()
+    assert CAUGHT.keys() == FAULTS.keys() > STORE_SEES
 
 
 @pytest.mark.parametrize("fault", CAUGHT)
 def test_a_planted_fault_is_found(tmp_path: Path, fault: str) -> None:
     how, aim, told = CAUGHT[fault]
-    problems: list[str] = []
+    problems: tuple[str, ...] = ()
     with Campaign(tmp_path, 11, fault=fault) as campaign:
         for _ in range(_ATTEMPTS):
             campaign.renew(_OLD_EVENTS)
-            problems += getattr(campaign, how)(aim).problems
-            if any(told in problem for problem in problems):
-                return
-    raise AssertionError(f"{fault} was not found in {_ATTEMPTS} attempts, but {problems}")
+            problems = getattr(campaign, how)(aim).problems
+            if any(told in problem for problem in problems if not problem.startswith(VERIFY)):
+                break
+        else:
+            raise AssertionError(f"{fault} was not found in {_ATTEMPTS} attempts, but {problems}")
+    assert fault not in STORE_SEES or any(problem.startswith(VERIFY) for problem in problems), problems
 
 
 def test_a_disk_that_lies_is_found(tmp_path: Path) -> None:
