@@ -198,10 +198,7 @@ class Disk:
         :param by_others: it is not SQLite that writes it, so what it holds is looked up when it matters
         """
         with self.lock:
-            if by_others:
-                self._by_others.add(path)
-            else:
-                self._by_others.discard(path)
+            (self._by_others.add if by_others else self._by_others.discard)(path)
             if path in self._files:
                 return
             self._files[path] = _File(b"" if is_new else Path(path).read_bytes())
