@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.recall_words import CHINESE, ENGLISH, PEOPLE
+from homeagent_sdk import process
 from homeagent_sdk.testing.local_bus import LocalBus, LocalPeer
 from memory_service.model import Event
 from memory_service.operating import Operating
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=100_000, help="size of the larger memory, 0 to leave it out")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args()
+    process.lower_switch_interval()  # as the service does
     figures = asyncio.run(measure(options.events, options.large))
     missed = [name for name, value in figures.items() if _misses(name, value)]
     if options.json:

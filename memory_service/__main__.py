@@ -31,6 +31,8 @@ def main() -> int:
     parser.add_argument("--data-dir", required=True, help="the data directory that all services share")
     data = DataDir(parser.parse_args().data_dir)
     process.die_with_parent()
+    # The writing thread takes the interpreter's lock a dozen times for a turn, beside what the loop has to do.
+    process.lower_switch_interval()
     os.umask(0o077)
     return process.run(lambda stopping: _run(data, stopping))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _LOG_ATTEMPTS = 100
 _LOG_PAUSE_S = 0.05
+_LONGEST_WAY_S = 0.05
 
 
 class Database:
@@ -38,6 +40,8 @@ class Database:
         self._tidying = tidying
         self._readers = readers
         self._lock = lock
+        self._live = 0
+        self._is_quiet = asyncio.Event()
 
     @classmethod
     def open(cls, path: Path, prepare: Callable[[apsw.Connection], None]) -> Self:
@@ -83,8 +87,31 @@ class Database:
         :raises Overloaded: too much waits already
         :raises Unavailable: the database cannot be written, or is closing
         """
+        if bulk:
+            return await self._written(work, bulk=True)
+        self._live += 1
+        self._is_quiet.clear()
+        try:
+            return await self._written(work, bulk=False)
+        finally:
+            self._live -= 1
+            if self._live == 0:
+                self._is_quiet.set()
+
+    async def _written(self, work: Callable[[apsw.Connection], T], *, bulk: bool) -> T:
         result: T = await asyncio.wrap_future(self._writer.submit(work, bulk=bulk))
         return result
+
+    async def give_way(self) -> None:
+        """Let others have their turn, and wait for live writes under way, 50 ms at most.
+
+        For bulk work that keeps the processor busy before it is written: the writer needs the interpreter's lock a
+        dozen times in a transaction, and would wait for it each time.
+        """
+        await asyncio.sleep(0)
+        if self._live:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_quiet.wait(), _LONGEST_WAY_S)
 
     async def empty_log(self) -> bool:
         """Move the write-ahead log into the database and cut it to nothing, so that no earlier state is left in it.

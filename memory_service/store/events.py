@@ -31,7 +31,7 @@ _MOST_WEIGHED = 3_000
 _INLINE_CHARACTERS = 2_000
 """The words of so short an event are cut at once, in less than a millisecond; those of longer ones in a thread."""
 
-_SLICE_S = 0.005
+_SLICE_S = 0.004
 """So long a slice of a bulk append is written, in seconds; with its commit, a live append waits for 8 ms at most."""
 
 _WEIGHT_OF_ROW = 300
@@ -74,7 +74,7 @@ class SqliteEvents:
             weight += _weight(waiting[0])
             items.append(await _prepared(waiting.popleft()))
             if len(items) % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await self._database.give_way()
         return items, weight
 
     async def get(self, ids: Collection[str]) -> tuple[Event, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import apsw
 import pytest
 
 from memory_service.model import Check, Note, Report, Selection
+from memory_service.store import verify
 from memory_service.store.checks import QUESTIONS
 from memory_service.store.connection import open_for_writing
 from memory_service.store.sqlite import SqliteStore
@@ -235,12 +237,22 @@ async def test_it_says_how_far_it_is_and_large_tables_take_several_steps(
 async def test_writers_go_on_while_it_looks_and_what_they_write_is_no_damage(
     full: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory_service.store.verify._ROWS", 1)
+    looks, goes_on = threading.Event(), threading.Event()
+    ask = verify._ask_references
+
+    def slow(connection: apsw.Connection, found: verify._Found) -> None:
+        rows = connection.execute("SELECT id FROM event")
+        assert rows.fetchone()
+        looks.set()
+        assert goes_on.wait(20)
+        rows.close()
+        ask(connection, found)
+
+    monkeypatch.setattr(verify, "_ask_references", slow)
     looking = asyncio.ensure_future(verified(full))
-    written = 0
-    while not looking.done():
-        await full.events.append(an_event(f"w{written}", "meanwhile"))
-        await full.documents.archive([f"w{written}"], "owner")
-        written += not looking.done()
+    assert await asyncio.to_thread(looks.wait, 20)
+    await full.events.append_many([an_event(f"w{number}", "meanwhile") for number in range(50)])
+    await full.documents.archive(["w1", "w2"], "owner")
+    assert not looking.done()
+    goes_on.set()
     assert (await looking).ok
-    assert written
