@@ -19,6 +19,7 @@ from homeagent_sdk.errors import HomeAgentError
 from memory_service.model import Event, LogPosition
 from memory_service.store.abc import LogStore
 
+SETTING: Final = "core.memory.conversation_log"
 MOST_BYTES: Final = 10_000_000
 """A file that would become longer is left as it is, and another one of the same day begun."""
 
@@ -72,7 +73,7 @@ class ConversationLog:
 
     async def apply(self, settings: dict[str, Any]) -> None:
         """Take over what is set; nothing is written before this was called once."""
-        self._is_on = bool(settings.get("conversation_log", True))
+        self._is_on = bool(settings.get(SETTING, True))
         self._wake.set()
 
     def wake(self) -> None:

@@ -31,7 +31,7 @@ class Settings:
         self._is_subscribed = False
 
     def on_change(self, told: Changed) -> None:
-        """Call ``told`` with all values, by their keys without the prefix: at each welcome, and when one changes."""
+        """Call ``told`` with all values, by their keys: at the first welcome, and when one has changed."""
         self._told.append(told)
 
     def serve(self) -> None:
@@ -56,7 +56,7 @@ class Settings:
         except HomeAgentError as error:
             _log.warning("settings not read: they stay as they are", reason=str(error))
             return
-        values = {entry["key"].removeprefix(self._prefix): entry["value"] for entry in answer["entries"]}
+        values = {entry["key"]: entry["value"] for entry in answer["entries"]}
         if values != self._values:
             self._values = values
             for told in self._told:

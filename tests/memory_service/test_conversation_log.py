@@ -224,7 +224,7 @@ async def test_nothing_is_written_before_it_is_known_whether_to(store: Store, fo
     await happen(store, 1)
     await log.catch_up()
     assert names(folder) == []
-    await log.apply({"conversation_log": True})
+    await log.apply({"core.memory.conversation_log": True})
     await log.catch_up()
     assert ids(folder) == ["t1"]
 
@@ -233,7 +233,7 @@ async def test_what_happens_while_it_is_off_is_never_written(store: Store, folde
     log = a_log(store, folder, clock)
     await happen(store, 1)
     await log.catch_up()
-    await log.apply({"conversation_log": False})
+    await log.apply({"core.memory.conversation_log": False})
     await log.catch_up()
     await happen(store, 2)
     await log.catch_up()

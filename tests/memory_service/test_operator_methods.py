@@ -75,7 +75,7 @@ def journal(bus: LocalBus) -> Journal:
 @pytest.fixture
 async def service(bus: LocalBus, store: Store, journal: Journal, tmp_path: Path) -> Service:
     made = Service(bus, store, tmp_path)
-    await made.log.apply({"conversation_log": True})
+    await made.log.apply({"core.memory.conversation_log": True})
     return made
 
 
@@ -106,6 +106,13 @@ async def test_importing_again_changes_nothing(service: Service) -> None:
 async def test_events_of_one_moment_keep_their_order(service: Service, store: Store) -> None:
     names = [f"e{number}" for number in (5, 3, 9, 1)]
     await service.call("memory.import", {"events": [a_line(name) for name in names]})
+    assert [event.id for event in await store.events.get(names)] == names
+
+
+async def test_a_short_batch_does_not_overtake_a_long_one(service: Service, store: Store) -> None:
+    names = [f"e{number}" for number in range(500)]
+    long, short = ([a_line(name) for name in part] for part in (names[:499], names[499:]))
+    await asyncio.gather(*(service.call("memory.import", {"events": lines}) for lines in (long, short)))
     assert [event.id for event in await store.events.get(names)] == names
 
 

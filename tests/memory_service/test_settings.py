@@ -48,7 +48,7 @@ async def told(bus: LocalBus, kernel: Kernel) -> list[dict[str, Any]]:
 
 
 async def test_they_are_told_at_the_first_welcome(told: list[dict[str, Any]], kernel: Kernel) -> None:
-    assert told == [{"conversation_log": True}]
+    assert told == [{"core.memory.conversation_log": True}]
     assert kernel.asked == ["core.memory."]
 
 
@@ -57,7 +57,7 @@ async def test_a_change_is_told_at_once_and_another_s_is_not(told: list[dict[str
     await kernel.peer.publish("config.changed", {"keys": ["core.log.level"]})
     assert len(told) == 1
     await kernel.peer.publish("config.changed", {"keys": ["core.memory.conversation_log"]})
-    assert told[1:] == [{"conversation_log": False}]
+    assert told[1:] == [{"core.memory.conversation_log": False}]
 
 
 async def test_a_kernel_that_comes_back_is_asked_again(
@@ -67,7 +67,7 @@ async def test_a_kernel_that_comes_back_is_asked_again(
     assert len(told) == 1, "nothing had changed"
     kernel.values["core.memory.conversation_log"] = False
     await bus.peers["memory"].start()
-    assert told[-1] == {"conversation_log": False}
+    assert told[-1] == {"core.memory.conversation_log": False}
 
 
 async def test_one_that_does_not_answer_leaves_them_as_they_are(told: list[dict[str, Any]], kernel: Kernel) -> None:
