@@ -19,7 +19,7 @@ def estimated_tokens(text: str) -> int:
 
     Meant to be rather too high than too low; the sources' tokenizers differ by a third.
     """
-    wide = sum(character >= "\u2e80" for character in text)
+    wide = 0 if text.isascii() else sum(character >= "\u2e80" for character in text)
     return wide + -(-(len(text) - wide) // 4)
 
 

@@ -68,7 +68,7 @@ class Database:
             lock.close()
             raise
         tidying = Tidying(path, connection)
-        return cls(path, Writer(connection, path, tidy=tidying.step), Readers(path, prepare), tidying, lock)
+        return cls(path, Writer(connection, path, tidying=tidying), Readers(path, prepare), tidying, lock)
 
     async def read(self, question: Callable[[apsw.Connection], T]) -> T:
         """Run a question on a reading connection, in a thread; it never waits for a writer.

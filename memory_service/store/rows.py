@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -47,8 +47,8 @@ def prepared(event: Event) -> Prepared:
     return Prepared(
         event,
         estimated_tokens(event.input) + estimated_tokens(event.response),
-        json.dumps(event.tools_used, ensure_ascii=False),
-        json.dumps(results, ensure_ascii=False),
+        _written(event.tools_used),
+        _written(results),
         words_of(event.input, event.response, event.tool_results, event.speaker, event.time),
     )
 
@@ -98,6 +98,10 @@ def event_from(row: tuple[Any, ...]) -> Event:
         tier=row[7],
         document=row[14],
     )
+
+
+def _written(items: Sequence[object]) -> str:
+    return json.dumps(items, ensure_ascii=False) if items else "[]"
 
 
 @lru_cache(maxsize=1_024)

@@ -1,9 +1,9 @@
-"""What SQLite would do at an unlucky moment, done in small steps between pieces of work: merging and checkpoints.
+"""What SQLite would do at an unlucky moment, done in small steps at chosen ones: merging and checkpoints.
 
 Left to themselves both happen inside whichever commit crosses a limit: a merge of the word index held single commits
-up for 32 ms, a checkpoint for 10 to 50. Here a step merges a few pages, 1 to 4 ms, after each slice of bulk work and
-while nothing is to be done; and the write-ahead log is copied into the database by a thread of its own, beside the
-writer, who only copies what was added meanwhile, so that the log begins anew.
+up for 32 ms, a checkpoint for 10 to 50. Here a step merges a few pages, 1 to 4 ms, at the end of each slice of bulk
+work and while nothing is to be done; and the write-ahead log is copied into the database by a thread of its own, beside
+the writer, who only copies what was added meanwhile, so that the log begins anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INDEXES = ("event_words", "document_words", "relation_words")
 
 
 class Tidying:
-    """Takes one step at a time on the writing connection; called by the writer, in its thread, between transactions.
+    """Takes one step at a time on the writing connection; called by the writer, in its thread.
 
     :param log_pages: at how many pages of the write-ahead log it is copied. It may grow beyond that: a question that
         runs long keeps it from beginning anew
@@ -47,8 +47,17 @@ class Tidying:
         self._thread = threading.Thread(target=self._copy_log, name="memory-checkpoints", daemon=True)
         self._thread.start()
 
-    def step(self, connection: apsw.Connection) -> bool:
-        """Do a little.
+    @property
+    def is_due(self) -> bool:
+        """Whether :meth:`between` has something to do that must not wait until there is no bulk work."""
+        return self._is_copied or self._failure is not None
+
+    def inside(self, connection: apsw.Connection) -> None:
+        """Merge a little at the end of a bulk transaction, inside it: so it needs no commit of its own."""
+        self._merge(connection)
+
+    def between(self, connection: apsw.Connection) -> bool:
+        """Do a little between two transactions.
 
         :returns: True if there is more to do
         :raises apsw.Error: the medium failed, here or in the thread that copies the log
@@ -60,12 +69,7 @@ class Tidying:
             self._is_copied = False
             self._finish_log(connection)
             return True
-        for _ in _INDEXES:
-            index = _INDEXES[self._next_index]
-            if _merge(connection, index):
-                return True
-            self._next_index = (self._next_index + 1) % len(_INDEXES)
-        return False
+        return self._merge(connection)
 
     def close(self) -> None:
         """Stop copying; blocks until a copy under way is done. Closing the last connection copies the rest."""
@@ -98,6 +102,13 @@ class Tidying:
             except apsw.Error as error:
                 self._failure = error
 
+    def _merge(self, connection: apsw.Connection) -> bool:
+        for _ in _INDEXES:
+            if _merge(connection, _INDEXES[self._next_index]):
+                return True
+            self._next_index = (self._next_index + 1) % len(_INDEXES)
+        return False
+
     def _finish_log(self, connection: apsw.Connection) -> None:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -115,7 +126,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
 
 
 def _merge(connection: apsw.Connection, index: str) -> bool:
-    """Merge a few pages of a word index in a transaction of its own; False if there was nothing to merge."""
+    """Merge a few pages of a word index; False if there was nothing to merge."""
     before = connection.total_changes()
     connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('merge', ?)", (MERGED_PAGES,))
     # One change is the statement itself.

@@ -15,6 +15,7 @@ import apsw
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Overloaded, Unavailable
 from memory_service.store.connection import explain
+from memory_service.store.tidying import Tidying
 
 Work = Callable[[apsw.Connection], Any]
 
@@ -22,6 +23,7 @@ Work = Callable[[apsw.Connection], Any]
 @dataclass(slots=True)
 class _Job:
     work: Work
+    is_bulk: bool = False
     is_transaction: bool = True
     done: Future[Any] = field(default_factory=Future)
 
@@ -31,11 +33,10 @@ class Writer:
 
     A commit waits for the disk; whatever arrives meanwhile shares the next one, so that many lanes at once cost hardly
     more than one. If a group fails, each of its pieces is tried again alone, so that one cannot spoil another. Bulk
-    work runs one piece to a commit, and only when nothing else waits; after each of its pieces, and while there is
-    nothing to do at all, the database is tidied by a step.
+    work runs one piece to a commit, and only when nothing else waits; at the end of each of its pieces, and while there
+    is nothing to do at all, the database is tidied by a step.
 
     :param connection: handed over: nobody else may use it until :meth:`close` has returned
-    :param tidy: does a little upkeep outside a transaction, a few milliseconds, and says whether there is more to do
     :param capacity: so many pieces of each kind may wait; more are refused with ``overloaded``
     :param group: so many pieces at most share a commit
     """
@@ -45,14 +46,13 @@ class Writer:
         connection: apsw.Connection,
         path: Path,
         *,
-        tidy: Callable[[apsw.Connection], bool] | None = None,
+        tidying: Tidying | None = None,
         capacity: int = 1024,
         group: int = 64,
     ) -> None:
         self._connection = connection
-        self._tidy = tidy
+        self._tidying = tidying
         self._is_untidy = False
-        self._is_bulk_next = True
         self._path = path
         self._group = group
         self._capacity = capacity
@@ -81,11 +81,11 @@ class Writer:
         :raises Overloaded: too much waits already
         :raises Unavailable: the store is closing
         """
-        return self._queue(_Job(work), self._bulk if bulk else self._live)
+        return self._queue(_Job(work, is_bulk=bulk), self._bulk if bulk else self._live)
 
     def submit_outside(self, work: Work) -> Future[Any]:
         """Queue bulk work that cannot run inside a transaction, such as a checkpoint; see :meth:`submit`."""
-        return self._queue(_Job(work, is_transaction=False), self._bulk)
+        return self._queue(_Job(work, is_bulk=True, is_transaction=False), self._bulk)
 
     def _queue(self, job: _Job, jobs: deque[_Job]) -> Future[Any]:
         with self._changed:
@@ -122,20 +122,19 @@ class Writer:
                 self._changed.wait()
             if self._live:
                 return [self._live.popleft() for _ in range(min(len(self._live), self._group))]
-            if self._bulk and (self._is_bulk_next or not self._is_untidy):
-                self._is_bulk_next = False
+            is_due = self._tidying is not None and self._tidying.is_due
+            if self._bulk and not (is_due and self._is_untidy):
                 return [self._bulk.popleft()]
-            self._is_bulk_next = True
             if self._is_untidy and not self._closing:
                 return []
             return [self._bulk.popleft()] if self._bulk else None
 
     def _tidy_up(self) -> None:
         self._is_untidy = False
-        if self._tidy is None:
+        if self._tidying is None:
             return
         try:
-            self._is_untidy = self._tidy(self._connection)
+            self._is_untidy = self._tidying.between(self._connection)
         except apsw.Error as error:
             # Nobody waits for it; it is tried again after the next piece of work, and then somebody is told.
             self._failure = explain(error, self._path).message
@@ -169,6 +168,8 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         try:
             results = [job.work(connection) for job in group]
+            if group[0].is_bulk and self._tidying is not None:
+                self._tidying.inside(connection)
             connection.execute("COMMIT")
         except BaseException:
             # A full disk may have made SQLite roll back by itself.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
@@ -84,48 +85,81 @@ async def test_a_question_that_runs_long_lets_it_grow_and_afterwards_it_begins_a
                 break
 
 
-async def test_bulk_work_and_tidying_take_turns_and_live_work_goes_first(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    done: list[str] = []
+class Noted(Tidying):
+    """Notes when it is called, and does nothing."""
+
+    def __init__(self, steps: int = 1) -> None:
+        self.done: list[str] = []
+        self.steps = steps
+        self.fails = False
+        self.due = False
+
+    @property
+    def is_due(self) -> bool:
+        return self.due
+
+    def inside(self, connection: apsw.Connection) -> None:
+        assert connection.in_transaction
+        self.done.append("inside")
+
+    def between(self, connection: apsw.Connection) -> bool:
+        assert not connection.in_transaction
+        self.due = False
+        if self.fails:
+            raise apsw.FullError("no room")
+        self.done.append("between")
+        return self.done.count("between") < self.steps
+
+
+def written(writer: Writer, tidying: Noted, work: Sequence[tuple[str, bool]]) -> list[Future[None]]:
+    """Submit work that notes its name, all of it while the writer is held up."""
     started, held = threading.Event(), threading.Event()
 
     def hold(_: apsw.Connection) -> None:
         started.set()
         held.wait(10)
 
-    def tidy(_: apsw.Connection) -> bool:
-        done.append("tidied")
-        return done.count("tidied") < 4
+    first = writer.submit(hold)
+    started.wait(10)
+    futures = [writer.submit(lambda _, name=name: tidying.done.append(name), bulk=bulk) for name, bulk in work]
+    held.set()
+    return [first, *futures]
 
-    writer = Writer(open_for_writing(path), path, tidy=tidy)
+
+async def test_bulk_work_is_tidied_from_inside_and_live_work_goes_first(tmp_path: Path) -> None:
+    tidying = Noted(steps=3)
+    writer = Writer(open_for_writing(tmp_path / "a.db"), tmp_path / "a.db", tidying=tidying)
     try:
-        first = writer.submit(hold)
-        started.wait(10)
-        work = [writer.submit(lambda _, n=n: done.append(f"bulk{n}"), bulk=True) for n in range(3)]
-        work.append(writer.submit(lambda _: done.append("live")))
-        held.set()
-        for future in (first, *work):
+        for future in written(writer, tidying, [("bulk1", True), ("bulk2", True), ("live", False)]):
             await asyncio.wrap_future(future)
-        await until(lambda: done.count("tidied") >= 4)
+        await until(lambda: tidying.done.count("between") >= 3)
     finally:
         writer.close()
-    assert done[:6] == ["live", "bulk0", "tidied", "bulk1", "tidied", "bulk2"]
+    assert tidying.done == ["live", "bulk1", "inside", "bulk2", "inside", "between", "between", "between"]
+
+
+async def test_what_is_due_does_not_wait_for_the_end_of_bulk_work(tmp_path: Path) -> None:
+    tidying = Noted()
+    tidying.due = True
+    writer = Writer(open_for_writing(tmp_path / "a.db"), tmp_path / "a.db", tidying=tidying)
+    try:
+        for future in written(writer, tidying, [("bulk1", True), ("bulk2", True)]):
+            await asyncio.wrap_future(future)
+    finally:
+        writer.close()
+    assert tidying.done[:3] == ["between", "bulk1", "inside"]
 
 
 async def test_a_failure_of_tidying_is_told_and_ends_with_the_next_success(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    fails = [True]
-
-    def tidy(_: apsw.Connection) -> bool:
-        if fails.pop() if fails else False:
-            raise apsw.FullError("no room")
-        return False
-
-    writer = Writer(open_for_writing(path), path, tidy=tidy)
+    tidying = Noted()
+    tidying.fails = True
+    writer = Writer(open_for_writing(path), path, tidying=tidying)
     try:
         await asyncio.wrap_future(writer.submit(lambda _: None))
         await until(lambda: writer.failure is not None)
         assert str(path) in str(writer.failure)
+        tidying.fails = False
         await asyncio.wrap_future(writer.submit(lambda _: None))
         assert writer.failure is None
     finally:
