@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 import apsw
 
+from homeagent_sdk.errors import Invalid
+
 HOUSEHOLD = 0
 """The audience of what is shared with everybody."""
 
@@ -18,7 +20,10 @@ _SEES = (
 
 
 def intern(connection: apsw.Connection, visible_to: Collection[str], shared: bool) -> int:
-    """Return the number of an audience, giving it one if it is new; inside the caller's transaction."""
+    """Return the number of an audience, giving it one if it is new; inside the caller's transaction.
+
+    :raises Invalid: nobody may see it, which must not be taken for everybody
+    """
     number = number_of(connection, visible_to, shared)
     if number is None:
         members = connection.execute(_MEMBERS, (json.dumps(list(visible_to)),)).get
@@ -34,6 +39,8 @@ def number_of(connection: apsw.Connection, visible_to: Collection[str], shared: 
     """Return the number of an audience, None if it has none yet."""
     if shared:
         return HOUSEHOLD
+    if not visible_to:
+        raise Invalid("neither is it shared, nor is there anybody who may see it", field="visible_to")
     members = connection.execute(_MEMBERS, (json.dumps(list(visible_to)),)).get
     number = connection.execute("SELECT number FROM audience WHERE members = ?", (members,)).get
     return None if number is None else int(number)

@@ -58,11 +58,11 @@ def insert(connection: apsw.Connection, events: Iterable[Prepared]) -> int:
 
     :returns: how many were new; those that were there already, or that were forgotten, are left as they are
     """
-    audiences: dict[tuple[str, ...], int] = {}
+    audiences: dict[tuple[bool, tuple[str, ...]], int] = {}
     now, new = time.time(), 0
     for item in events:
         event = item.event
-        seen_by = () if event.shared else event.visible_to
+        seen_by = (event.shared, event.visible_to)
         if seen_by not in audiences:
             audiences[seen_by] = intern(connection, event.visible_to, event.shared)
         connection.execute(_INSERT, _values(item, audiences[seen_by], now))

@@ -67,8 +67,11 @@ MIGRATIONS = (
             PRIMARY KEY (principal, audience)
         ) STRICT, WITHOUT ROWID;
         INSERT INTO audience (members)
-            SELECT DISTINCT json_group_array(v.principal ORDER BY v.principal)
-            FROM event_visibility v JOIN event e ON e.number = v.event WHERE NOT e.shared GROUP BY v.event;
+            SELECT json_group_array(v.principal ORDER BY v.principal)
+            FROM event_visibility v JOIN event e ON e.number = v.event WHERE NOT e.shared GROUP BY v.event
+            -- What nobody may see is not for everybody.
+            UNION SELECT json_array(e.principal) FROM event e
+            WHERE NOT e.shared AND e.number NOT IN (SELECT event FROM event_visibility);
         INSERT INTO audience_member SELECT m.value, a.number FROM audience a, json_each(a.members) m;
 
         -- A group of archived events, which point to it, or a note that was written on purpose. Its events are its
@@ -124,9 +127,9 @@ MIGRATIONS = (
         ) STRICT;
         INSERT INTO event SELECT
             e.number, e.id, e.channel, e.conversation, e.principal, e.speaker, e.time, e.origin,
-            CASE WHEN e.shared THEN 0 ELSE (SELECT a.number FROM audience a WHERE a.members = (
+            CASE WHEN e.shared THEN 0 ELSE (SELECT a.number FROM audience a WHERE a.members = coalesce((
                 SELECT json_group_array(v.principal ORDER BY v.principal) FROM event_visibility v
-                WHERE v.event = e.number)) END,
+                WHERE v.event = e.number GROUP BY v.event), json_array(e.principal))) END,
             'context', NULL, estimated_tokens(e.input) + estimated_tokens(e.response), e.created, e.tools_used, e.input,
             e.response, e.tool_results
             FROM event_1 e;

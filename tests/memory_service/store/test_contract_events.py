@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
+from homeagent_sdk.errors import Invalid
 from memory_service.model import Search, Term, ToolResult, estimated_tokens
 from memory_service.store.abc import Store
 from memory_service.words.question import terms
@@ -229,6 +231,15 @@ async def test_events_come_back_oldest_first_and_unknown_ids_are_left_out(store:
     assert [event.id for event in await store.events.get(["e1", "absent", "e2", "e0"])] == ["e0", "e1", "e2"]
     assert await store.events.missing(["e1", "absent", "e2"]) == ("absent",)
     assert await store.events.get([]) == () and await store.events.missing([]) == ()
+
+
+async def test_what_nobody_may_see_is_not_taken_for_what_everybody_may(store: Store) -> None:
+    nobodys = replace(an_event("nobody's", "cake"), visible_to=())
+    with pytest.raises(Invalid):
+        await store.events.append(nobodys)
+    with pytest.raises(Invalid):
+        await store.events.append_many([an_event("all's", "cake", sees=()), nobodys])
+    assert await found(store, "cake") == []
 
 
 async def test_by_number_shows_only_what_the_audience_may_see(store: Store) -> None:

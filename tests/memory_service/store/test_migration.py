@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -109,6 +110,16 @@ async def test_a_memory_of_the_first_release_loses_nothing(tmp_path: Path, segme
     old_tokenizer.register(copy)
     assert copy.execute("SELECT count(*) FROM event_words WHERE event_words MATCH 'needle7'").get == 1
     copy.close()
+
+
+async def test_what_nobody_could_see_is_its_own_persons(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    nobodys = replace(an_event("nobody's", "cake", principal="ann"), visible_to=())
+    old_database.build(path, [an_event("bea's", sees=("bea",)), nobodys, an_event("all's", sees=())])
+    store = SqliteStore.open(path)
+    found = {event.id: (event.shared, event.visible_to) for event in await store.events.get(["nobody's", "all's"])}
+    await store.close()
+    assert found == {"nobody's": (False, ("ann",)), "all's": (True, ())}
 
 
 def version(path: Path) -> int:
