@@ -22,7 +22,7 @@ GET_PLUGIN_TOOLS = Tool(
     flags=ToolFlags(no_memory=True, parallel_safe=True, idempotent=True),
 )
 _LONGEST_DESCRIPTION = 60
-_LONGEST_LINE = 400
+_LONGEST_LINE = 300
 _SHARE_OF_A_SERVICE = 0.5
 
 
@@ -103,12 +103,20 @@ def _tokens(tool: Tool, estimate: Callable[[str], int]) -> int:
 
 
 def _line(plugin: str, tools: Sequence[Tool]) -> str:
-    line = f"{plugin} ({len(tools)} {'tool' if len(tools) == 1 else 'tools'}):"
+    """Return a plugin's line: its tools with what they do or, where that is too long, their names alone."""
+    count = f"{plugin} ({len(tools)} {'tool' if len(tools) == 1 else 'tools'}):"
+    described = f"{count} {'; '.join(f'{tool.name}: {_short(tool)}' for tool in tools)}"
+    if len(described) <= _LONGEST_LINE:
+        return described
+    named = count
     for position, tool in enumerate(tools):
-        first = tool.description.strip().splitlines()[0]
-        short = first if len(first) <= _LONGEST_DESCRIPTION else f"{first[: _LONGEST_DESCRIPTION - 1]}…"
-        entry = f" {tool.name}: {short};"
-        if position and len(line) + len(entry) > _LONGEST_LINE:
-            return f"{line} and {len(tools) - position} more"
-        line += entry
-    return line.removesuffix(";")
+        entry = f"{',' if position else ''} {tool.name}"
+        if position and len(named) + len(entry) > _LONGEST_LINE:
+            return f"{named} and {len(tools) - position} more"
+        named += entry
+    return named
+
+
+def _short(tool: Tool) -> str:
+    first = tool.description.strip().splitlines()[0]
+    return first if len(first) <= _LONGEST_DESCRIPTION else f"{first[: _LONGEST_DESCRIPTION - 1]}…"

@@ -31,6 +31,9 @@ _MOST_CANDIDATES = 200
 _NOTES = 8
 _FACTS = 8
 _KINDS = (EVENT, NOTE, FACT)
+_LEAST_LENGTH = 7
+"""A shorter question, such as a greeting, is near to every other greeting: words alone answer it."""
+
 _NOTHING = Search((), 0, ())
 
 
@@ -80,7 +83,9 @@ class Recall:
         return Recalled(tuple(hits), no_record=is_no_record(question, found), omitted=omitted)
 
     async def _meaning_of(self, query: str, patience_s: float) -> Meaning | None:
-        return None if self._meanings is None else await self._meanings.of(query, patience_s)
+        if self._meanings is None or _length(query) < _LEAST_LENGTH:
+            return None
+        return await self._meanings.of(query, patience_s)
 
     async def _candidates(
         self,
@@ -136,3 +141,8 @@ class Recall:
             held = await self._store.graph.facts_by_number(facts, audience)
             found += [fact_found(fact, number).near(facts[number]) for number, fact in held.items()]
         return found
+
+
+def _length(query: str) -> int:
+    """Return how long a question is, in letters; a character of Chinese counts as three."""
+    return sum(3 if character >= "\u2e80" else 1 for character in query if character.isalnum())

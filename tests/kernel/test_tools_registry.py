@@ -151,9 +151,9 @@ def test_what_does_not_fit_is_a_line_in_the_catalogue_until_it_is_fetched(regist
     offer = registry.offer()
     assert names(offer) == ["get_plugin_tools", "one"]
     (line,) = offer.catalogue
-    assert line.startswith("mcp (40 tools): tool_0: what tool_0 does; tool_1:")
+    assert line.startswith("mcp (40 tools): tool_0, tool_1, ")
     assert line.endswith("more")
-    assert len(line) < 450
+    assert len(line) < 350
     fetched = registry.offer(["mcp", "no such plugin"])
     assert names(fetched)[:3] == ["get_plugin_tools", "one", "tool_0"]
     assert len(fetched.schemas) == 40 + 2
@@ -163,6 +163,13 @@ def test_what_does_not_fit_is_a_line_in_the_catalogue_until_it_is_fetched(regist
     with pytest.raises(NotFound) as refusal:
         registry.describe("mpc")
     assert "mcp, small" in refusal.value.hint
+
+
+def test_a_line_that_is_short_enough_says_what_the_tools_do(registry):
+    registry.register("small", 1, [body("one")])
+    registry.register("mcp", 1, [body("read"), body("write", description="writes " + "very " * 900)])
+    (line,) = registry.offer().catalogue
+    assert line.startswith("mcp (2 tools): read: what read does; write: writes very very")
 
 
 def test_the_same_registrations_give_the_same_offer_in_whatever_order_they_came():

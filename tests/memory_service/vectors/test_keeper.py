@@ -234,3 +234,14 @@ async def test_a_note_rewritten_while_its_old_text_is_encoded_gets_the_vector_of
     assert "another" in new.parts["text"]
     assert await store.vectors.put(space, [(new, {"text": b"\x01\x02\x03\x04"})]) == (new,)
     assert await store.vectors.waiting() == 0
+
+
+async def test_a_greeting_brings_nothing_to_mind(store: Store, segmenter: Segmenter, tmp_path: Path) -> None:
+    for n, said in enumerate(("hello", "good morning, how are you?", "hey there")):
+        await store.events.append(an_event(f"e{n}", said))
+    worker = EncoderWorker(tmp_path / "cache")
+    async with keeping(store, worker) as keeper:
+        recall = Recall(store, segmenter, keeper)
+        for greeting in ("hi", "hi!", "你好"):
+            assert (await recall.recall(greeting, ("owner",), patience_s=30)).hits == ()
+    await worker.close()
