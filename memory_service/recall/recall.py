@@ -97,9 +97,11 @@ class Recall:
     ) -> tuple[Question, list[Found]]:
         events, found = _NOTHING, list[Found]()
         if asked:
-            events = await self._store.events.find(asked, audience, exclude, count)
-            notes = await self._store.documents.find_notes(asked, audience, _NOTES)
-            facts = await self._store.graph.find_facts(asked, audience, _FACTS)
+            events, notes, facts = await asyncio.gather(
+                self._store.events.find(asked, audience, exclude, count),
+                self._store.documents.find_notes(asked, audience, _NOTES),
+                self._store.graph.find_facts(asked, audience, _FACTS),
+            )
             found = by_words([*events.candidates, *notes.candidates, *facts])
         found = [each for each in found if each.hit.id not in exclude]
         if meaning is not None:

@@ -19,6 +19,9 @@ from memory_service.vectors.abc import QUESTION_PATIENCE_S
 BATCH: Final = 64
 """So many items are encoded between two commits."""
 
+_GATHER_S: Final = 0.5
+"""How long what is new waits for company: the next question of a lively conversation is not held up by it."""
+
 _PAUSE_S: Final = (1.0, 60.0)
 _LOAD_ROWS: Final = 4_096
 _STORED_AS: Final = {"event": "event", "note": "document", "fact": "relation"}
@@ -77,6 +80,8 @@ class VectorKeeper:
             self._is_idle = self._loaded and not self._new.is_set()
             await self._new.wait()
             self._is_idle = False
+            if self._loaded:
+                await asyncio.sleep(_GATHER_S)
             self._new.clear()
             try:
                 await self._catch_up()
