@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import apsw
 
@@ -28,8 +29,13 @@ def words_of(said: str, reply: str, results: Iterable[ToolResult], speaker: str,
     :param time: when it happened, seconds since 1970
     """
     tools = "\n".join(f"{result.name} {result.output}" for result in results if not result.no_memory)
-    about = f"{written(speaker)} {day_of(time)}"
+    about = f"{_name(speaker)} {day_of(time)}"
     return written(said), written(reply), written(tools[:INDEXED_TOOL_CHARACTERS]), about
+
+
+@lru_cache(maxsize=1_024)
+def _name(speaker: str) -> str:
+    return written(speaker)
 
 
 def write_words(connection: apsw.Connection, number: int, words: Words) -> None:

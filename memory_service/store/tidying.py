@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -21,7 +21,8 @@ MERGED_PAGES = 16
 """So many pages of a word index a step writes."""
 
 LOG_PAGES = 2_000
-"""The write-ahead log is copied when it has so many pages: 8 MB."""
+"""The write-ahead log is copied whenever so many pages were added: 8 MB. What an import adds meanwhile is copied by the
+writer itself, so that the log begins anew, but only at twice that size, since it takes some 5 ms."""
 
 _INDEXES = ("event_words", "document_words", "relation_words")
 
@@ -29,8 +30,8 @@ _INDEXES = ("event_words", "document_words", "relation_words")
 class Tidying:
     """Takes one step at a time on the writing connection; called by the writer, in its thread.
 
-    :param log_pages: at how many pages of the write-ahead log it is copied. It may grow beyond that: a question that
-        runs long keeps it from beginning anew
+    :param log_pages: after how many pages of the write-ahead log it is copied. It may grow beyond that: a question
+        that runs long keeps it from beginning anew
     """
 
     def __init__(self, path: Path, connection: apsw.Connection, *, log_pages: int = LOG_PAGES) -> None:
@@ -38,7 +39,7 @@ class Tidying:
         self._log_pages = log_pages
         self._pages = 0
         self._next_index = 0
-        self._is_copied = False
+        self._is_left_over = False
         self._closing = False
         self._wanted = threading.Event()
         self._failure: apsw.Error | None = None
@@ -50,7 +51,7 @@ class Tidying:
     @property
     def is_due(self) -> bool:
         """Whether :meth:`between` has something to do that must not wait until there is no bulk work."""
-        return self._is_copied or self._failure is not None
+        return self._is_left_over or self._failure is not None
 
     def inside(self, connection: apsw.Connection) -> None:
         """Merge a little at the end of a bulk transaction, inside it: so it needs no commit of its own."""
@@ -65,8 +66,8 @@ class Tidying:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._is_copied:
-            self._is_copied = False
+        if self._is_left_over:
+            self._is_left_over = False
             self._finish_log(connection)
             return True
         return self._merge(connection)
@@ -78,12 +79,12 @@ class Tidying:
         self._thread.join()
 
     def _committed(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages >= self._log_pages and pages >= self._pages + self._log_pages // 4:
-            # Again and again while it grows, but not after each commit if a question keeps it from beginning anew.
+        if pages < self._pages:
+            self._pages = 0
+        if pages >= self._pages + self._log_pages:
+            # Again and again while it grows, but not after each commit.
             self._pages = pages
             self._wanted.set()
-        elif pages < self._pages:
-            self._pages = 0
         return apsw.SQLITE_OK
 
     def _copy_log(self) -> None:
@@ -94,8 +95,8 @@ class Tidying:
             self._wanted.clear()
             try:
                 with _opened(self._path) as connection:
-                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._is_copied = True
+                    pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._is_left_over = pages >= 2 * self._log_pages
             except apsw.BusyError:
                 # Somebody copies it at this moment; if that does not suffice, a later commit asks again.
                 continue
@@ -110,10 +111,9 @@ class Tidying:
         return False
 
     def _finish_log(self, connection: apsw.Connection) -> None:
-        try:
+        # If somebody else copies it at this moment, a later commit asks again.
+        with suppress(apsw.BusyError):
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.BusyError:
-            self._is_copied = False
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from memory_service.store.tidying import Tidying
 
 Work = Callable[[apsw.Connection], Any]
 
+_IDLE_S = 0.05
+"""After so long without work the database is tidied: the next slice of an import comes sooner."""
+
 
 @dataclass(slots=True)
 class _Job:
@@ -33,8 +36,8 @@ class Writer:
 
     A commit waits for the disk; whatever arrives meanwhile shares the next one, so that many lanes at once cost hardly
     more than one. If a group fails, each of its pieces is tried again alone, so that one cannot spoil another. Bulk
-    work runs one piece to a commit, and only when nothing else waits; at the end of each of its pieces, and while there
-    is nothing to do at all, the database is tidied by a step.
+    work runs one piece to a commit, and only when nothing else waits; at the end of each of its pieces, and when there
+    was nothing to do for a while, the database is tidied by a step.
 
     :param connection: handed over: nobody else may use it until :meth:`close` has returned
     :param capacity: so many pieces of each kind may wait; more are refused with ``overloaded``
@@ -53,6 +56,7 @@ class Writer:
         self._connection = connection
         self._tidying = tidying
         self._is_untidy = False
+        self._is_idle = False
         self._path = path
         self._group = group
         self._capacity = capacity
@@ -118,16 +122,21 @@ class Writer:
     def _next(self) -> list[_Job] | None:
         """Wait for what to do next: pieces of work, or none to tidy up; None means that the store is closed."""
         with self._changed:
-            while not (self._live or self._bulk or self._is_untidy or self._closing):
-                self._changed.wait()
+            while not (self._live or self._bulk or self._closing):
+                if self._is_due or (self._is_untidy and self._is_idle):
+                    return []
+                self._is_idle = not self._changed.wait(_IDLE_S if self._is_untidy else None)
+            self._is_idle = False
             if self._live:
                 return [self._live.popleft() for _ in range(min(len(self._live), self._group))]
-            is_due = self._tidying is not None and self._tidying.is_due
-            if self._bulk and not (is_due and self._is_untidy):
-                return [self._bulk.popleft()]
-            if self._is_untidy and not self._closing:
+            if self._is_due and not self._closing:
                 return []
             return [self._bulk.popleft()] if self._bulk else None
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is something to tidy up that does not wait until nothing else is to be done."""
+        return self._is_untidy and self._tidying is not None and self._tidying.is_due
 
     def _tidy_up(self) -> None:
         self._is_untidy = False
