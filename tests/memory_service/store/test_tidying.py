@@ -59,7 +59,8 @@ def generation(folder: Path) -> int:
 
 
 async def test_the_log_begins_anew_while_events_are_stored(small_log: SqliteStore, tmp_path: Path) -> None:
-    await small_log.events.append_many([an_event(f"e{n}", f"word{n} " * 50) for n in range(1_500)])
+    several = [[an_event(f"e{m}-{n}", f"word{n} " * 50) for n in range(600)] for m in range(3)]
+    await asyncio.gather(*(small_log.events.append_many(events) for events in several))
     assert generation(tmp_path) > 2
     assert log_size(tmp_path) < 1_500 * PAGE
 
