@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memory_service.encoders.abc import Encoder, Vectors
 
 HEAD = struct.Struct("<I")
-_NICE = 5
+_NICE = 2
 
 
 def main() -> int:
