@@ -14,12 +14,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import apsw
 import structlog
 
+from homeagent_sdk import write_ahead_log
 from homeagent_sdk.errors import HomeAgentError, Overloaded, Unavailable
 from homeagent_sdk.migrations import Migration, migrate, online_backup
 
@@ -296,7 +298,7 @@ class Database:
         :returns: False if the reader held it all the time, for several seconds
         """
         for _ in range(_LOG_ATTEMPTS):
-            if await self.between_writes(_empty_log):
+            if await self.between_writes(partial(write_ahead_log.empty, busy_ms=_BUSY_TIMEOUT_MS)):
                 return True
             await asyncio.sleep(_LOG_PAUSE_S)
         return False
@@ -347,18 +349,6 @@ class Database:
         connection.execute("PRAGMA query_only=ON")
         connection.execute(_NO_TEMPORARY_FILES)
         return connection
-
-
-def _empty_log(connection: apsw.Connection) -> bool:
-    """Try once: to wait here for a reader would hold up what is to be written."""
-    connection.set_busy_timeout(0)
-    try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except apsw.BusyError:
-        return False
-    finally:
-        connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
-    return True
 
 
 def _touch(connection: apsw.Connection) -> None:

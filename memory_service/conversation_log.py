@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from homeagent_sdk.errors import HomeAgentError
+from homeagent_sdk.paths import flush
 from memory_service.model import Event, LogPosition
 from memory_service.store.abc import LogStore
 
@@ -247,7 +248,7 @@ def _append(path: Path, length: int, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     if is_new:
-        _flush_folder(path.parent)
+        flush(path.parent)
 
 
 def _write_without(path: Path, gone: set[str]) -> int:
@@ -261,7 +262,7 @@ def _write_without(path: Path, gone: set[str]) -> int:
         os.fsync(new.fileno())
         size = new.tell()
     partial.replace(path)
-    _flush_folder(path.parent)
+    flush(path.parent)
     return size
 
 
@@ -284,11 +285,3 @@ def _id_of(line: bytes) -> str:
     except ValueError:
         return ""
     return str(fields.get("id", "")) if isinstance(fields, dict) else ""
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

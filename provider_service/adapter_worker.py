@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from homeagent_sdk.process import child_environment
+
 START_LIMIT_S = 20.0
-_PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _HEAD = struct.Struct("<I")
 
 
@@ -48,15 +49,12 @@ class AdapterWorker(asyncio.Protocol):
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-            path = [str(Path(__file__).parent.parent), environment.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
             self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "provider_service.lua_worker"),
                 *(str(theirs.fileno()), str(bundled), str(user), str(os.getpid())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env=child_environment(Path(__file__).parent.parent),
             )
         try:
             async with asyncio.timeout(START_LIMIT_S):

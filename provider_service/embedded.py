@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from homeagent_sdk.process import PARENT_ENVIRONMENT
+from homeagent_sdk.process import PARENT_ENVIRONMENT, child_environment
 from homeagent_sdk.secrets import DESCRIPTOR_VARIABLE, pass_to_child
 from provider_service.embedded_model import KEY_NAME, MODEL_NAME, find_weights
 from provider_service.source import Source
@@ -30,7 +30,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 MAX_THREADS = 4
 
 _log = structlog.get_logger("provider_service.embedded")
-_PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class EmbeddedModel:
@@ -158,12 +157,9 @@ class EmbeddedModel:
     async def _spawn(self) -> asyncio.subprocess.Process:
         descriptor = pass_to_child({KEY_NAME: self.key})
         try:
-            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            environment = child_environment(Path(__file__).parent.parent)
             environment[PARENT_ENVIRONMENT] = str(os.getpid())
             environment[DESCRIPTOR_VARIABLE] = str(descriptor)
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [str(Path(__file__).parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
-            )
             # One core is left to the rest: threads that wait for one another on a busy core are many times slower.
             threads = min(MAX_THREADS, max(1, (os.cpu_count() or 1) - 1))
             return await asyncio.create_subprocess_exec(

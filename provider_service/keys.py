@@ -12,6 +12,7 @@ import structlog
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Invalid, Unavailable
 from homeagent_sdk.logging import hide
+from homeagent_sdk.paths import flush
 from provider_service.source import ENVIRONMENT_SOURCE, is_source_name
 
 MAX_KEY_LENGTH = 4096
@@ -102,11 +103,7 @@ class KeyStore:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush(self._folder)
 
 
 def checked_key(key: str) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Cancelled, Conflict, Denied, HomeAgentError, Unavailable
+from homeagent_sdk.paths import flush
 
 _SUFFIX: Final = ".homeagent-partial"
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -150,15 +151,6 @@ def make_folders(folder: Path) -> None:
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def flush(folder: Path) -> None:
-    """Have the names in a folder written to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def unmade(folder: Path) -> Path:

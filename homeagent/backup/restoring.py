@@ -24,13 +24,13 @@ from typing import Any
 import homeagent
 from homeagent.backup import manifest as manifests
 from homeagent.backup.contents import DATABASES, IN_STEP, SIDE_FILES, files_in, is_database
-from homeagent.backup.draft import copy_file, flush, make_folders, require_room, written
+from homeagent.backup.draft import copy_file, make_folders, require_room, written
 from homeagent.backup.manifest import Manifest
 from homeagent.backup.standstill import standstill
 from homeagent.launcher.preflight import restore_plan
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import HomeAgentError, Invalid, Unavailable
-from homeagent_sdk.paths import DataDir
+from homeagent_sdk.paths import DataDir, flush
 
 Watch = Callable[[str, int, int], None]
 """Told what is being done (``check`` or ``copy``), and how many bytes of how many are done."""

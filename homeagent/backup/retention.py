@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 from homeagent.backup import manifest as manifests
-from homeagent.backup.draft import flush, unmade, written
+from homeagent.backup.draft import unmade, written
 from homeagent_sdk.errors import HomeAgentError
-from homeagent_sdk.paths import DataDir
+from homeagent_sdk.paths import DataDir, flush
 
 
 def remove_older(data: DataDir, folder: Path, keep: int) -> list[Path]:

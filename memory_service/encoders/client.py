@@ -18,6 +18,7 @@ import structlog
 
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Overloaded, Unavailable
+from homeagent_sdk.process import child_environment
 from memory_service.encoders.abc import MAX_CHARACTERS, Space, Vectors
 from memory_service.encoders.registry import DEFAULT
 from memory_service.encoders.worker import HEAD
@@ -37,7 +38,6 @@ _SOUND_AFTER_S: Final = 60.0
 """What has run so long starts again after the shortest pause when it dies."""
 
 IDLE_S: Final = 900.0
-_PASSED_ON: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _log = structlog.get_logger("encoder")
 
 
@@ -189,15 +189,12 @@ class EncoderWorker:
         return True
 
     async def _start(self) -> None:
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        path = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "memory_service.encoders.worker"),
             *(self._name, str(self._cache_dir), str(os.getpid())),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment,
+            env=child_environment(Path(__file__).parents[2]),
         )
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_LIMIT_S):

@@ -7,11 +7,13 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Self, TypeVar
 
 import apsw
 
+from homeagent_sdk import write_ahead_log
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Unavailable
 from homeagent_sdk.migrations import migrate, online_backup
@@ -119,7 +121,7 @@ class Database:
         :returns: False if questions held it all the time, for several seconds
         """
         for _ in range(_LOG_ATTEMPTS):
-            if await asyncio.wrap_future(self._writer.submit_outside(_empty_log)):
+            if await asyncio.wrap_future(self._writer.submit_outside(partial(write_ahead_log.empty, busy_ms=BUSY_MS))):
                 return True
             await asyncio.sleep(_LOG_PAUSE_S)
         return False
@@ -140,18 +142,6 @@ class Database:
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self._writer.close)
         self._lock.close()
-
-
-def _empty_log(connection: apsw.Connection) -> bool:
-    """Try once: waiting here for a question to end would hold up what is to be written."""
-    connection.set_busy_timeout(0)
-    try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except apsw.BusyError:
-        return False
-    finally:
-        connection.set_busy_timeout(BUSY_MS)
-    return True
 
 
 def _touch_tables(connection: apsw.Connection) -> None:

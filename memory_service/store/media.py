@@ -19,6 +19,7 @@ import apsw
 
 from homeagent_sdk.catalogue import text
 from homeagent_sdk.errors import Conflict, Invalid, NotFound, Unavailable
+from homeagent_sdk.paths import flush
 from memory_service.graph.model import Holder, MediaBlock, MediaCheck
 from memory_service.graph.names import key_of
 from memory_service.store.audiences import number_of
@@ -150,7 +151,7 @@ class SqliteMedia:
                 os.replace(new, path)
             # Also if it is there already: whoever wrote it may have been killed before it came so far.
             for folder in (path.parent, self._folder, self._folder.parent):
-                _sync(folder)
+                flush(folder)
         except OSError as error:
             new.unlink(missing_ok=True)
             raise _failed(path, error) from error
@@ -238,20 +239,12 @@ def _unlink(paths: Iterable[Path]) -> int:
         count += 1
     for folder in folders:
         try:
-            _sync(folder)
+            flush(folder)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise _failed(folder, error) from error
     return count
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _failed(path: Path, error: OSError) -> Unavailable:

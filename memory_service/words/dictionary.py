@@ -15,6 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
+from homeagent_sdk.process import child_environment
+
 _MAGIC = b"HADICT01"
 _HEAD = struct.Struct("<8sQQ16s")
 _MOST_REMEMBERED = 4_096
@@ -101,8 +103,7 @@ def _size(count: int) -> int:
 def _make_apart(path: Path, source: Path) -> None:
     """Make the file in another process: it takes seconds of Python and 150 MB, once."""
     command = [sys.executable, "-m", "memory_service.words.dictionary", str(path), str(source)]
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    environment = child_environment(Path(__file__).parents[2])
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise OSError(errno.EIO, f"{path} cannot be made of {source}: {done.stderr.strip()[-500:]}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 
@@ -23,15 +21,3 @@ def path_of(connection: Any) -> str:
         if row[1] == "main":
             return str(row[2] or "a database in memory")
     return "a database"
-
-
-def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the disk.
-
-    :raises OSError: the disk did not take it
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from homeagent_sdk._sqlite import database_errors, flush, path_of
+from homeagent_sdk._sqlite import database_errors, path_of
 from homeagent_sdk.errors import Conflict, HomeAgentError, Internal, Invalid, Unavailable
+from homeagent_sdk.paths import flush
 
 _HISTORY = """CREATE TABLE IF NOT EXISTS schema_version (
     version INTEGER PRIMARY KEY,

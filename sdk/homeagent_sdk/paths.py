@@ -171,6 +171,18 @@ def short_socket_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the disk; blocks until they are.
+
+    :raises OSError: the disk did not take it, or there is nothing there
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _given(variable: str) -> Path | None:
     value = os.environ.get(variable)
     return Path(os.path.abspath(value)) if value else None

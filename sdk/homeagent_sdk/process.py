@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from homeagent_sdk.errors import HomeAgentError, Invalid, NotFound
@@ -24,6 +25,7 @@ EXIT_CONFIGURATION = 3
 STOP_WITHIN_S = 5.0
 """How long a process may take to stop after SIGTERM."""
 
+_PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _PR_SET_PDEATHSIG = 1
 
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
@@ -46,6 +48,16 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != expected:
         os._exit(EXIT_FAILED)
+
+
+def child_environment(package_root: Path) -> dict[str, str]:
+    """Return what a child of a service finds in its environment: what Python and the language need, and no secret.
+
+    :param package_root: the folder in which the package lies that the child runs
+    """
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    path = (str(package_root), passed.get("PYTHONPATH", ""))
+    return passed | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def run(main: Main, *, stop_within_s: float = STOP_WITHIN_S) -> int:

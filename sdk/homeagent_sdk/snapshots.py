@@ -21,8 +21,9 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from homeagent_sdk._sqlite import database_errors, flush, path_of
+from homeagent_sdk._sqlite import database_errors, path_of
 from homeagent_sdk.errors import Conflict, Invalid, Unavailable
+from homeagent_sdk.paths import flush
 
 T = TypeVar("T")
 _log = structlog.get_logger("backup")

@@ -50,7 +50,7 @@ async def test_what_was_dropped_does_not_come_back(tmp_path: Path) -> None:
 
 async def test_without_a_sync_of_the_folder_both_would_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop_syncing() -> None:
-        monkeypatch.setattr(media, "_sync", lambda folder: None)
+        monkeypatch.setattr(media, "flush", lambda folder: None)
 
     back = []
     for seed in SEEDS:

@@ -231,13 +231,13 @@ def test_killed_anywhere_it_is_finished_by_the_next_one_or_nothing_was_changed(
     data: DataDir, backup: Path, tmp_path: Path
 ) -> None:
     pristine = tmp_path / "pristine"
-    shutil.copytree(data.root, pristine)
+    shutil.copytree(data.root, pristine, symlinks=True)
     found = {"unchanged": 0, "interrupted": 0, "done": 0}
     with Killer(data, backup) as killer:
         step, was_killed = 0, True
         while was_killed:
             shutil.rmtree(data.root)
-            shutil.copytree(pristine, data.root)
+            shutil.copytree(pristine, data.root, symlinks=True)
             was_killed = killer.was_killed_at(step)
             found[_finished(data, backup)] += 1
             assert_restored(data)
