@@ -11,16 +11,17 @@ _QUERY_CHARACTERS: Final = 2_000
 _DATE_CHARACTERS: Final = 10
 
 
-def query_of(arguments: Fields) -> str:
+def query_of(arguments: Fields, name: str = "query", advice: str = "say in a few words what to look for") -> str:
     """Return what to look for.
 
+    :param advice: what to do about an empty one
     :raises Invalid: it is empty or too long
     """
-    query = arguments.text("query").strip()
+    query = arguments.text(name).strip()
     if not query:
-        raise arguments.wrong("query", "is empty: say in a few words what to look for")
+        raise arguments.wrong(name, f"is empty: {advice}")
     if len(query) > _QUERY_CHARACTERS:
-        raise arguments.wrong("query", f"has {len(query)} characters, at most {_QUERY_CHARACTERS} are allowed")
+        raise arguments.wrong(name, f"has {len(query)} characters, at most {_QUERY_CHARACTERS} are allowed")
     return query
 
 

@@ -15,13 +15,13 @@ from memory_service.recall.candidates import EVENT, FACT
 from memory_service.recall.recall import Recall
 from memory_service.store.abc import Store
 from memory_service.tools.archive import NOT_PROOF
+from memory_service.tools.arguments import query_of
 from memory_service.tools.graph_changes import change_tools
 from memory_service.tools.registry import Asking, MemoryTool
 from memory_service.tools.writing import BUDGET_TOKENS, Budget, counted, joined, moment
 from memory_service.words.question import terms
 from memory_service.words.segmenter import Segmenter
 
-_QUERY_CHARACTERS: Final = 2_000
 _DEEPEST: Final = 4
 _FACT_TOKENS: Final = BUDGET_TOKENS // 3
 _HITS: Final = 8
@@ -96,7 +96,7 @@ class GraphReading:
 
     async def recall(self, arguments: Fields, asking: Asking) -> str:
         """Answer a call; see :data:`memory_service.tools.registry.Run`."""
-        query, sort = _query_of(arguments), _sort_of(arguments)
+        query, sort = query_of(arguments, "query_intent", "name what to look for"), _sort_of(arguments)
         question = await _question(query, self._segmenter, depth=arguments.number("depth", 2, 1, _DEEPEST), sort=sort)
         found = await self._store.graph.recall(question, asking.audience)
         facts = _within(_lines(found))
@@ -129,15 +129,6 @@ async def _question(
 ) -> GraphQuestion:
     asked = await asyncio.to_thread(terms, query, segmenter)
     return GraphQuestion(_BETWEEN.split(query), asked, depth, sort, relations=relations)
-
-
-def _query_of(arguments: Fields) -> str:
-    query = arguments.text("query_intent").strip()
-    if not query:
-        raise arguments.wrong("query_intent", "is empty: name what to look for")
-    if len(query) > _QUERY_CHARACTERS:
-        raise arguments.wrong("query_intent", f"has {len(query)} characters, at most {_QUERY_CHARACTERS} are allowed")
-    return query
 
 
 def _sort_of(arguments: Fields) -> str:
