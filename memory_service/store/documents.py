@@ -15,6 +15,7 @@ from memory_service.model import Document, Note, NoteCandidate, NoteSearch, Term
 from memory_service.store.audiences import HOUSEHOLD, intern
 from memory_service.store.database import Database
 from memory_service.store.events import visible
+from memory_service.store.frequencies import frequencies_in
 from memory_service.words.tokenizer import match_phrase, written
 
 _COLUMNS = (
@@ -189,9 +190,16 @@ def _find_notes(
     total = int(connection.execute("SELECT count(*) FROM document WHERE kind = 'note'").get)
     phrases = [match_phrase(term.tokens) for term in terms]
     count = "SELECT count(*) FROM document_words WHERE document_words MATCH ?"
-    frequencies = tuple(int(connection.execute(count, (phrase,)).get) for phrase in phrases) if total else ()
-    if not total or not any(frequencies):
-        return NoteSearch((), total, frequencies or tuple(0 for _ in terms))
+    if not total:
+        return NoteSearch((), total, (0,) * len(terms))
+    # Most words of a question are in no note at all, which one look at the vocabulary tells.
+    occur = frequencies_in(connection, "document_vocabulary", terms)
+    frequencies = tuple(
+        int(connection.execute(count, (phrase,)).get) if may_occur else 0
+        for phrase, may_occur in zip(phrases, occur, strict=True)
+    )
+    if not any(frequencies):
+        return NoteSearch((), total, frequencies)
     condition, values = visible(connection, "d", audience)
     found = connection.execute(
         f"SELECT rank, matched_terms(document_words), d.number, {_NOTE_COLUMNS} FROM document_words"

@@ -15,15 +15,11 @@ from memory_service.model import Candidate, Event, InContext, Search, Term
 from memory_service.store import rows
 from memory_service.store.audiences import seen_by
 from memory_service.store.database import Database
-from memory_service.store.frequencies import Frequencies
+from memory_service.store.frequencies import Frequencies, worth_asking
 from memory_service.words.tokenizer import match_phrase
 
 _WEIGHTS = "bm25(1.0, 0.7, 0.3, 1.0)"
 """What a word counts in what was said, in the reply, in tool output, and in the event's speaker and day."""
-
-_MAX_ASKED = 96
-_MAX_ROWS = 1_500
-"""So many events at most are ranked for a question, however large the memory: about 4 µs each."""
 
 _MOST_WEIGHED = 3_000
 """Likewise where given events are weighed and not looked for: about 2 µs each."""
@@ -183,7 +179,7 @@ def _find(
 ) -> Search:
     total = connection.execute("SELECT coalesce(max(number), 0) FROM event").get
     frequencies = counted.of(connection, terms, total)
-    asked = _worth_asking(frequencies)
+    asked = worth_asking(frequencies)
     if not asked:
         return Search((), total, frequencies)
     condition, values = visible(connection, "e", audience)
@@ -207,7 +203,7 @@ def _relevance(
     connection: apsw.Connection, counted: Frequencies, terms: Sequence[Term], numbers: Collection[int]
 ) -> dict[int, float]:
     total = connection.execute("SELECT coalesce(max(number), 0) FROM event").get
-    asked = _worth_asking(counted.of(connection, terms, total), _MOST_WEIGHED)
+    asked = worth_asking(counted.of(connection, terms, total), _MOST_WEIGHED)
     if not asked or not numbers:
         return {}
     ranked = connection.execute(
@@ -219,21 +215,6 @@ def _relevance(
 
 def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
-
-
-def _worth_asking(frequencies: Sequence[int], most_rows: int = _MAX_ROWS) -> list[int]:
-    """Return which terms to look up: the rarest first, as long as not too many events have them.
-
-    The common ones say little and take most of the time; one is asked for if there is nothing rarer.
-    """
-    asked: list[int] = []
-    rows = 0
-    for index in sorted((i for i, frequency in enumerate(frequencies) if frequency), key=frequencies.__getitem__):
-        rows += frequencies[index]
-        if asked and (rows > most_rows or len(asked) == _MAX_ASKED):
-            break
-        asked.append(index)
-    return asked
 
 
 def prepare(connection: apsw.Connection) -> None:

@@ -23,6 +23,7 @@ from memory_service.graph.model import (
 )
 from memory_service.graph.names import key_of, specific
 from memory_service.model import Term
+from memory_service.store.frequencies import frequencies_in, worth_asking
 from memory_service.store.graph_rows import COLUMNS, ENDS, IN, Sight, about, relation_from, relations_of
 from memory_service.words.tokenizer import match_phrase
 
@@ -38,10 +39,6 @@ _MAX_SCANS = 16
 
 _PER_PLACE = 3
 _MAX_KEYWORDS = 64
-_MAX_TERMS = 96
-_MAX_ROWS = 1_500
-"""So many facts at most are ranked for a question by their words."""
-
 _MAX_AT_ONCE = 500
 _MAX_EXPANDED = 2_000
 """So many relations at most are followed from one level to the next, and altogether."""
@@ -244,7 +241,7 @@ def _add_by_words(connection: apsw.Connection, walk: _Walk, question: GraphQuest
 def _by_words(
     connection: apsw.Connection, terms: Sequence[Term], sight: Sight, limit: int
 ) -> tuple[FactCandidate, ...]:
-    asked = _worth_asking(connection, terms)
+    asked = worth_asking(frequencies_in(connection, "relation_vocabulary", terms))
     if not asked:
         return ()
     found = connection.execute(
@@ -260,22 +257,6 @@ def _by_words(
         phrases = frozenset(asked[int(phrase)] for phrase in matched.split())
         candidates.append(FactCandidate(relation, -relevance, phrases, relation.number))
     return tuple(candidates)
-
-
-def _worth_asking(connection: apsw.Connection, terms: Sequence[Term]) -> list[int]:
-    """Return which terms to look up: the rarest first, as long as not too many facts have them; one at least."""
-    tokens = sorted({token for term in terms for token in term.tokens})
-    question = f"SELECT term, doc FROM relation_vocabulary WHERE term {IN}"
-    counted = dict(connection.execute(question, (json.dumps(tokens),))) if tokens else {}
-    frequencies = [min(counted.get(token, 0) for token in term.tokens) for term in terms]
-    asked: list[int] = []
-    rows = 0
-    for index in sorted((i for i, frequency in enumerate(frequencies) if frequency), key=frequencies.__getitem__):
-        rows += frequencies[index]
-        if asked and (rows > _MAX_ROWS or len(asked) == _MAX_TERMS):
-            break
-        asked.append(index)
-    return asked
 
 
 def _former(

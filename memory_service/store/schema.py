@@ -101,6 +101,7 @@ MIGRATIONS = (
         CREATE VIRTUAL TABLE document_words USING fts5 (
             summary, content, tags, content = '', contentless_delete = 1, tokenize = "{FTS5}"
         );
+        CREATE VIRTUAL TABLE document_vocabulary USING fts5vocab (document_words, row);
 
         ALTER TABLE event RENAME TO event_1;
         CREATE TABLE event (

@@ -14,9 +14,10 @@ from homeagent_sdk.catalogue import texts
 from homeagent_sdk.errors import Conflict, Overloaded, Unavailable
 from homeagent_sdk.migrations import Migration
 from memory_service.model import Term, ToolResult
-from memory_service.store import database, events
+from memory_service.store import database
 from memory_service.store.connection import _MEANINGS, open_for_reading, open_for_writing
 from memory_service.store.event_words import INDEXED_TOOL_CHARACTERS
+from memory_service.store.frequencies import worth_asking
 from memory_service.store.reader import Readers
 from memory_service.store.sqlite import SqliteStore
 from memory_service.store.writer import Writer
@@ -89,11 +90,11 @@ async def test_the_end_of_a_huge_tool_output_is_kept_but_not_indexed(tmp_path: P
 
 
 def test_the_rarest_words_are_asked_for_until_too_many_events_have_them() -> None:
-    assert events._worth_asking((1_400, 3, 0, 50)) == [1, 3, 0]
-    assert events._worth_asking((1_490, 3, 0, 50)) == [1, 3]
-    assert events._worth_asking((9_000, 0)) == [0]
-    assert events._worth_asking((0, 0)) == []
-    assert len(events._worth_asking((1,) * 500)) == 96
+    assert worth_asking((1_400, 3, 0, 50)) == [1, 3, 0]
+    assert worth_asking((1_490, 3, 0, 50)) == [1, 3]
+    assert worth_asking((9_000, 0)) == [0]
+    assert worth_asking((0, 0)) == []
+    assert len(worth_asking((1,) * 500)) == 96
 
 
 async def test_a_piece_of_work_that_fails_does_not_spoil_its_group(tmp_path: Path) -> None:
