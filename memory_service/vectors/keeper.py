@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import numpy as np
 import structlog
 
 from homeagent_sdk.errors import HomeAgentError
@@ -18,6 +19,9 @@ from memory_service.vectors.abc import QUESTION_PATIENCE_S
 
 BATCH: Final = 64
 """So many items are encoded between two commits."""
+
+_MOST_ASKED: Final = 64
+"""So many questions keep their vectors until they are stored as what was said."""
 
 _GATHER_S: Final = 0.5
 """How long what is new waits for company: the next question of a lively conversation is not held up by it."""
@@ -62,6 +66,7 @@ class VectorKeeper:
         self._space: Space | None = None
         self._number = 0
         self._indexes: dict[str, VectorIndex] = {}
+        self._asked: dict[str, Vectors] = {}
         self._new = asyncio.Event()
         self._looked = asyncio.Event()
         self._loaded = False
@@ -113,10 +118,12 @@ class VectorKeeper:
             return None
         if space != self._space or not vectors[0].any():
             return None
+        self._remember(text, vectors[0])
         return StoredMeaning(vectors[0], self._indexes, _ENOUGH.get(space.encoder, _NEVER_ENOUGH))
 
     def forget(self, kind: str, numbers: Collection[int]) -> None:
         """Drop the vectors of items that were forgotten."""
+        self._asked.clear()
         index = self._indexes.get(kind)
         if index is not None:
             index.remove(numbers)
@@ -135,18 +142,35 @@ class VectorKeeper:
     async def _catch_up(self) -> None:
         while waiting := await self._store.queued(BATCH):
             texts = [text for item in waiting for text in item.parts.values()]
-            space, vectors = await self._encoder.encode(texts or [""])
+            space, vectors = await self._encode(texts)
             await self._enter(space)
             coded = list(_by_item(waiting, to_codes(vectors)))
             stored = await self._store.put(self._number, coded)
+            codes_of = {(item.kind, item.number): codes for item, codes in coded}
             for kind in {item.kind for item in stored}:
                 # A note that was written anew has rows of what it said before.
                 self._indexes[kind].remove([item.number for item in stored if item.kind == kind])
             for item in stored:
-                codes = next(codes for each, codes in coded if each is item)
+                codes = codes_of[item.kind, item.number]
                 self._add(item.kind, [item.number] * len(codes), [item.audience] * len(codes), list(codes.values()))
         if not self._loaded:
             await self._open_last()
+
+    async def _encode(self, texts: Sequence[str]) -> tuple[Space, Vectors]:
+        """Encode texts; a message was a question a moment ago, and then has its vector."""
+        known = {text: self._asked.pop(text) for text in set(texts) if text in self._asked}
+        space, vectors = await self._encoder.encode([text for text in texts if text not in known] or [""])
+        if not known:
+            return space, vectors
+        if space != self._space:
+            return await self._encoder.encode(texts)
+        encoded = iter(vectors)
+        return space, np.stack([known[text] if text in known else next(encoded) for text in texts])
+
+    def _remember(self, text: str, vector: Vectors) -> None:
+        if len(self._asked) >= _MOST_ASKED:
+            del self._asked[next(iter(self._asked))]
+        self._asked[text] = vector
 
     async def _open_last(self) -> None:
         """Load the vectors of an earlier run without waking the encoder: the store knows in which space they are."""
@@ -159,6 +183,7 @@ class VectorKeeper:
             return
         self._number = await self._store.open_space(space.fingerprint, space.encoder, space.dimensions)
         self._space, self._loaded = space, False
+        self._asked.clear()
         self._indexes = {kind: VectorIndex(space.dimensions) for kind in _STORED_AS.values()}
         after = 0
         while rows := await self._store.load(self._number, after, _LOAD_ROWS):

@@ -245,3 +245,36 @@ async def test_a_greeting_brings_nothing_to_mind(store: Store, segmenter: Segmen
         for greeting in ("hi", "hi!", "你好"):
             assert (await recall.recall(greeting, ("owner",), patience_s=30)).hits == ()
     await worker.close()
+
+
+async def test_what_was_just_asked_is_not_encoded_again_when_it_is_stored(store: Store) -> None:
+    await store.events.append(an_event("e1", "the bike is in the garage"))
+    encoder = InProcess()
+    async with keeping(store, encoder) as keeper:
+        encoder.encoded.clear()
+        assert await keeper.of("where is my bike") is not None
+        await store.events.append(an_event("e2", "where is my bike", "in the garage"))
+        keeper.notify()
+        await caught_up(store, keeper)
+        assert encoder.encoded == ["in the garage"]
+        assert (await nearest(keeper, "where is my bike"))[0] == 2
+        await store.events.append(an_event("e3", "where is my bike"))
+        keeper.forget("event", [2])
+        keeper.notify()
+        await caught_up(store, keeper)
+        assert encoder.encoded == ["in the garage", "where is my bike"]
+
+
+async def test_the_questions_that_are_kept_are_bounded_and_of_one_space(store: Store) -> None:
+    await store.events.append(an_event("e1", "the bike is in the garage"))
+    encoder = InProcess()
+    async with keeping(store, encoder) as keeper:
+        for number in range(200):
+            await keeper.of(f"question {number}")
+        assert len(keeper._asked) == module._MOST_ASKED
+        encoder._version = "-2"
+        encoder.encoded.clear()
+        await store.events.append(an_event("e2", "question 199", "no idea"))
+        keeper.notify()
+        await caught_up(store, keeper)
+        assert "question 199" in encoder.encoded and keeper.health()["vectors"]["event"] == 3
