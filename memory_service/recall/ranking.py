@@ -49,11 +49,11 @@ class Question:
 
     def rarity(self, index: int) -> float:
         """Return the inverse document frequency of a term, in the form that is never negative."""
-        return _rarity(self.frequencies[index] if self.frequencies else 0, self.total)
+        return _rarity(self.frequencies[index], self.total)
 
     def is_telling(self, index: int) -> bool:
         """Whether a term is a symbol that so few events have that one of them must be meant."""
-        term, frequency = self.terms[index], self.frequencies[index] if self.frequencies else 0
+        term, frequency = self.terms[index], self.frequencies[index]
         long_enough = len(term.tokens[0]) >= _TELLING_CHARACTERS
         return term.is_symbol and long_enough and frequency <= max(_TELLING_EVENTS, self.total * _TELLING_SHARE)
 

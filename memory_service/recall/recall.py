@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from memory_service.model import Recalled, Search, Term
+from memory_service.model import Recalled
 from memory_service.recall.budget import within
 from memory_service.recall.candidates import (
     EVENT,
@@ -33,8 +34,6 @@ _FACTS = 8
 _KINDS = (EVENT, NOTE, FACT)
 _LEAST_LENGTH = 7
 """A shorter question, such as a greeting, is near to every other greeting: words alone answer it."""
-
-_NOTHING = Search((), 0, ())
 
 
 class Recall:
@@ -68,13 +67,16 @@ class Recall:
         :param patience_s: how long to wait for the question's meaning, before words decide alone
         :raises Unavailable: the store cannot be read
         """
-        asked, meaning = await asyncio.gather(
-            asyncio.to_thread(terms, query, self._segmenter), self._meaning_of(query, patience_s)
-        )
-        if not asked and meaning is None:
-            return Recalled((), no_record=True)
         count = min(max(CANDIDATES, _CANDIDATES_PER_HIT * limit), max(_MOST_CANDIDATES, limit))
-        question, found = await self._candidates(asked, meaning, audience, exclude, count)
+        # Side by side: neither waits for the other, and an encoder takes as long as the whole search by words.
+        (question, found), meaning = await asyncio.gather(
+            self._by_words(query, audience, exclude, count), self._meaning_of(query, patience_s)
+        )
+        if meaning is not None:
+            question = replace(question, enough_cosine=meaning.enough)
+            found = await self._with_meaning(found, meaning, audience, exclude, count)
+        elif not question.terms:
+            return Recalled((), no_record=True)
         ranked = rank(question, found)
         if budget_tokens is None:
             hits, omitted = ranked[:limit], 0
@@ -87,27 +89,19 @@ class Recall:
             return None
         return await self._meanings.of(query, patience_s)
 
-    async def _candidates(
-        self,
-        asked: Sequence[Term],
-        meaning: Meaning | None,
-        audience: Collection[str] | None,
-        exclude: Collection[str],
-        count: int,
+    async def _by_words(
+        self, query: str, audience: Collection[str] | None, exclude: Collection[str], count: int
     ) -> tuple[Question, list[Found]]:
-        events, found = _NOTHING, list[Found]()
-        if asked:
-            events, notes, facts = await asyncio.gather(
-                self._store.events.find(asked, audience, exclude, count),
-                self._store.documents.find_notes(asked, audience, _NOTES),
-                self._store.graph.find_facts(asked, audience, _FACTS),
-            )
-            found = by_words([*events.candidates, *notes.candidates, *facts])
-        found = [each for each in found if each.hit.id not in exclude]
-        if meaning is not None:
-            found = await self._with_meaning(found, meaning, audience, exclude, count)
-        enough = 1.0 if meaning is None else meaning.enough
-        return Question(asked, events.frequencies or (0,) * len(asked), events.total, enough), found
+        asked = await asyncio.to_thread(terms, query, self._segmenter)
+        if not asked:
+            return Question((), (), 0), []
+        events, notes, facts = await asyncio.gather(
+            self._store.events.find(asked, audience, exclude, count),
+            self._store.documents.find_notes(asked, audience, _NOTES),
+            self._store.graph.find_facts(asked, audience, _FACTS),
+        )
+        found = by_words([*events.candidates, *notes.candidates, *facts])
+        return Question(asked, events.frequencies, events.total), [f for f in found if f.hit.id not in exclude]
 
     async def _with_meaning(
         self,
