@@ -154,13 +154,19 @@ async def test_forgetting_that_is_killed_is_finished_by_doing_it_again(service: 
     chance, killed = random.Random(2), 0
     service.start()
     await service.call("memory.import", {"events": some_lines(0, 200)})
+    # How long it takes where nobody kills it, and so when a kill falls into it.
+    whole = some_lines(5_000, 400)
+    await service.call("memory.import", {"events": whole})
+    began = asyncio.get_running_loop().time()
+    await service.call("memory.forget", {"after": whole[0]["time"], "before": whole[-1]["time"] + 1})
+    usual_s = asyncio.get_running_loop().time() - began
     for turn in range(1, 11):
         secrets = some_lines(10_000 * turn, 400, f"{SECRET} {turn}")
         await service.call("memory.import", {"events": secrets})
         await in_step(data)
         selection = {"after": secrets[0]["time"], "before": secrets[-1]["time"] + 1}
         forgetting = asyncio.create_task(service.operator.call("memory.forget", selection, timeout_s=60))
-        await asyncio.sleep(chance.random() * 0.4)
+        await asyncio.sleep(chance.random() * usual_s)
         killed += not forgetting.done()
         await asyncio.to_thread(service.end, signal.SIGKILL)
         await asyncio.gather(forgetting, return_exceptions=True)
