@@ -20,8 +20,10 @@ PIRATE = "You are a pirate, and say arr."
 
 
 @pytest.fixture
-async def new_world(tmp_path: Path) -> AsyncIterator[World]:
+async def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A kernel whose owner has not chosen a persona."""
+    # There is no channel here that a timer's answer could go to, which is tried again at length.
+    monkeypatch.setattr("kernel.turns.delivery._PAUSE_S", 0.001)
     made = await World(tmp_path, has_persona=False).start()
     yield made
     await made.stop()
